@@ -1,0 +1,84 @@
+# Everything that can be done with this tree; `make` alone lists it.
+#
+# A target installs what it needs on a Debian machine when it is missing and make runs as root
+# (scripts/need): `make run` needs Go and git, `make test` a C compiler besides, for -race.
+
+GO          ?= go
+FUZZTIME    ?= 30s
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PREFIX      ?= /usr/local
+DESTDIR     ?=
+
+# The commit is stamped into the binary where git can tell it: a tarball has none, and git refuses
+# a tree that belongs to another user.
+VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
+
+export GO
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## compile bin/roxie
+	$(GO) build -trimpath -buildvcs=$(VCS) -o bin/roxie ./cmd/roxie
+
+.PHONY: test
+test: ## unit, simulation and veth tests with the race detector (root, or the veth tests skip)
+	@scripts/need race
+	CGO_ENABLED=1 $(GO) test -race -timeout 15m ./...
+
+.PHONY: generate
+generate: ## compile the eBPF program again (its output is committed)
+	@scripts/need bpf
+	$(GO) generate ./...
+
+.PHONY: generate-check
+generate-check: ## fail if the committed eBPF objects are not what the source gives
+	@scripts/need bpf
+	@scripts/generate-check
+
+.PHONY: bench
+bench: ## benchmarks of the packages: ns, bytes and allocations
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || \
+		{ echo "not gofmt-clean:" $$unformatted >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME each (FUZZ= picks some by name)
+	@scripts/fuzz $(FUZZTIME) $(FUZZ)
+
+.PHONY: vet-arm64
+vet-arm64: ## go vet as an arm64 machine would see the tree
+	GOARCH=arm64 $(GO) vet ./...
+
+.PHONY: test-arm64
+test-arm64: ## the ring tests as arm64 code in an emulator: memory order, alignment
+	@scripts/need arm64
+	@emulator=$$(command -v qemu-aarch64-static || command -v qemu-aarch64) && set -x && \
+		GOARCH=arm64 CGO_ENABLED=0 $(GO) test -exec "$$emulator" -run Ring ./xdp
+
+.PHONY: check
+check: ## what CI runs: all gates of .ci/run
+	@.ci/run
+
+.PHONY: install
+install: build ## copy the binary and its bash completion below PREFIX (/usr/local)
+	install -D -m 755 bin/roxie $(DESTDIR)$(PREFIX)/bin/roxie
+	bin/roxie completion bash | \
+		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/roxie
+
+.PHONY: uninstall
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/roxie
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/roxie
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin build
