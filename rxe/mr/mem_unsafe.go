@@ -1,0 +1,63 @@
+package mr
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// This file is the only one with unsafe: addresses of memory and atomics on plain bytes. An aligned
+// word never leaves the page, nor the heap block, of a byte inside it.
+
+// AddrOf returns the virtual address of b's first byte, the natural IOVA of a region; 0 for an
+// empty slice without memory.
+func AddrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// LoadFlag reads one byte with acquire semantics: if it sees the last byte of an inbound WRITE, all
+// bytes of that WRITE are visible to the caller. It reads the aligned 4-byte word around p.
+func LoadFlag(p *byte) byte {
+	lane := uintptr(unsafe.Pointer(p)) & 3
+	word := atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(p), -int(lane))))
+	return (*[4]byte)(unsafe.Pointer(&word))[lane]
+}
+
+// copyLast copies src to dst (same length, not 0) so that the last byte becomes visible last.
+func copyLast(dst, src []byte) {
+	last := unsafe.Pointer(&dst[len(dst)-1])
+	if uintptr(last)&7 == 7 && len(src) >= 8 {
+		rest := len(src) - 8
+		copy(dst[:rest], src[:rest])
+		word := *(*[8]byte)(src[rest:])
+		atomic.StoreUint64((*uint64)(unsafe.Add(last, -7)), *(*uint64)(unsafe.Pointer(&word)))
+		return
+	}
+	lane := int(uintptr(last) & 3) // place of the last byte in its word
+	ours := min(lane+1, len(src))  // bytes of that word that src brings
+	rest := len(src) - ours
+	copy(dst[:rest], src[:rest])
+	word := (*uint32)(unsafe.Add(last, -lane))
+	for {
+		old := atomic.LoadUint32(word)
+		with := old
+		copy((*[4]byte)(unsafe.Pointer(&with))[lane+1-ours:lane+1], src[rest:])
+		if ours == 4 {
+			atomic.StoreUint32(word, with)
+			return
+		}
+		if atomic.CompareAndSwapUint32(word, old, with) {
+			return
+		}
+	}
+}
+
+// wordOf returns the 8 bytes at b as an atomic word, or nil if they are not aligned in memory.
+func wordOf(b []byte) *uint64 {
+	p := unsafe.Pointer((*[8]byte)(b))
+	if uintptr(p)&7 != 0 {
+		return nil
+	}
+	return (*uint64)(p)
+}
+
+// toHost and fromHost turn 8 bytes into a number in the host's byte order and back.
+func toHost(b [8]byte) uint64   { return *(*uint64)(unsafe.Pointer(&b)) }
+func fromHost(v uint64) [8]byte { return *(*[8]byte)(unsafe.Pointer(&v)) }

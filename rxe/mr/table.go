@@ -1,0 +1,306 @@
+package mr
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// This file covers the way of a key to its view, and the control path's changes of entries.
+
+const (
+	// MaxLimit is the greatest number of indices a table can have.
+	MaxLimit = 1 << 20
+
+	chunkShift = 14
+	chunkLen   = 1 << chunkShift
+	maxChunks  = MaxLimit / chunkLen
+
+	// reuseDelay freed indices wait before the oldest is given out again, as long as there are
+	// indices never used.
+	reuseDelay = 1024
+)
+
+// chunk holds the entries of chunkLen indices.
+type chunk [chunkLen]atomic.Pointer[View]
+
+// slot is the control side of one index.
+type slot struct {
+	kind    Kind
+	used    bool
+	variant uint8 // of the last key published here: the next life starts one higher
+	pd      PD
+}
+
+// Table maps keys to views. Check, and the methods that execute work requests (Register,
+// Invalidate, Bind1, Bind2, Staged), may be called by any number of shards at once and take no
+// lock; they must be called between Grace.Enter and the next Quiesce or Leave of the calling shard.
+// All others are for the control path, may be called from any goroutine, and lock.
+type Table struct {
+	chunks [maxChunks]atomic.Pointer[chunk]
+	grace  *Grace
+	limit  uint32
+	seed   uint32
+
+	mu    sync.Mutex
+	slots []slot   // grows with next
+	next  uint32   // lowest index never used
+	freed []uint32 // FIFO from freedAt on
+	head  int
+	count uint32 // indices in use
+}
+
+// New makes a table of at most limit indices (1..MaxLimit, clamped; index 0 is one of them and never
+// used). seed varies the first variant of each index. g is asked before storage is used again; nil
+// stands for a device without shards, where nothing ever waits.
+func New(limit, seed uint32, g *Grace) *Table {
+	if g == nil {
+		g = NewGrace(1)
+	}
+	return &Table{
+		grace: g,
+		limit: min(max(limit, 1), MaxLimit),
+		seed:  seed,
+		slots: make([]slot, 1),
+		next:  1,
+	}
+}
+
+// entry returns the entry of an index, or nil where the table has not grown to it.
+func (t *Table) entry(index uint32) *atomic.Pointer[View] {
+	c := index >> chunkShift
+	if c >= maxChunks {
+		return nil
+	}
+	chunk := t.chunks[c].Load()
+	if chunk == nil {
+		return nil
+	}
+	return &chunk[index%chunkLen]
+}
+
+// load returns the view of an index, or nil.
+func (t *Table) load(index uint32) *View {
+	if e := t.entry(index); e != nil {
+		return e.Load()
+	}
+	return nil
+}
+
+// Check decides whether a QP of domain pd with number qpn may use n bytes at va through key with
+// the rights need. It returns the view, which is good until the caller's next quiescent point, or
+// the fault. A need without any right of AccessRemote is the check of an lkey, which a window
+// cannot pass; reading locally is need 0. A request of no bytes needs no check (IBTA C9-88), so
+// n is not 0.
+func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*View, Fault) {
+	index := key.Index()
+	c := index >> chunkShift
+	if c >= maxChunks {
+		return nil, FaultKeyIndex
+	}
+	chunk := t.chunks[c].Load()
+	if chunk == nil {
+		return nil, FaultKeyIndex
+	}
+	v := chunk[index%chunkLen].Load()
+	if v == nil {
+		return nil, FaultKeyIndex
+	}
+	flags := uint32(need) | flagValid
+	if need&AccessRemote == 0 {
+		flags |= flagLocal
+	}
+	off := va - v.iova // huge if va is lower
+	if v.key != key || v.pd != pd || v.flags&flags != flags ||
+		v.qpn != 0 && v.qpn != qpn || off > v.length || n > v.length-off {
+		return nil, v.fault(key, pd, qpn, flags)
+	}
+	return v, FaultNone
+}
+
+// fault names the first reason why v does not allow an access; the range is what remains.
+func (v *View) fault(key Key, pd PD, qpn, flags uint32) Fault {
+	switch {
+	case v.key != key:
+		return FaultVariant
+	case v.flags&flagValid == 0:
+		return FaultState
+	case v.pd != pd:
+		return FaultPD
+	case v.qpn != 0 && v.qpn != qpn:
+		return FaultQP
+	case flags&flagLocal&^v.flags != 0:
+		return FaultKind
+	case flags&^v.flags != 0:
+		return FaultAccess
+	}
+	return FaultRange
+}
+
+// Lookup returns what is published at an index, nil if nothing is: for tools and tests.
+func (t *Table) Lookup(index uint32) *View { return t.load(index) }
+
+// Len returns how many indices are in use.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int(t.count)
+}
+
+// Limit returns how many indices can be in use at once.
+func (t *Table) Limit() int { return int(t.limit) - 1 }
+
+// Alloc reserves an index for a region or window of domain pd and returns its first key. A fast
+// region and a type 2 window start in state free, a type 1 window valid with no range, and a user
+// region's index is empty until Publish. The error is ErrExhausted or ErrPD.
+func (t *Table) Alloc(kind Kind, pd PD) (Key, error) {
+	if pd == 0 {
+		return 0, ErrPD
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	index, err := t.take()
+	if err != nil {
+		return 0, err
+	}
+	s := &t.slots[index]
+	s.kind, s.pd, s.used = kind, pd, true
+	s.variant++
+	key := MakeKey(index, s.variant)
+	t.count++
+	if kind != KindUser {
+		t.open(s, key)
+	}
+	return key, nil
+}
+
+// take picks an index: a fresh one while few have been freed, else the one freed longest ago.
+func (t *Table) take() (uint32, error) {
+	if n := len(t.freed) - t.head; n > 0 && (n > reuseDelay || t.next == t.limit) {
+		index := t.freed[t.head]
+		t.head++
+		if t.head*2 > len(t.freed) {
+			t.freed = append(t.freed[:0], t.freed[t.head:]...)
+			t.head = 0
+		}
+		return index, nil
+	}
+	if t.next == t.limit {
+		return 0, ErrExhausted
+	}
+	index := t.next
+	t.next++
+	t.slots = append(t.slots, slot{variant: t.firstVariant(index)})
+	if c := &t.chunks[index>>chunkShift]; c.Load() == nil {
+		c.Store(new(chunk))
+	}
+	return index, nil
+}
+
+// firstVariant mixes index and seed: nothing secret, only so that keys of two runs differ.
+func (t *Table) firstVariant(index uint32) uint8 {
+	return uint8((index ^ t.seed) * 0x9e3779b1 >> 24)
+}
+
+// Free gives an index back after Unpublish and its grace. The index rests before it is given out
+// again, and its next life starts with the next variant, so that a stale key of this life does
+// not match. The error is ErrKey, or ErrInUse while a view is published.
+func (t *Table) Free(index uint32) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slot(index)
+	if s == nil {
+		return ErrKey
+	}
+	if t.load(index) != nil {
+		return ErrInUse
+	}
+	s.used = false
+	t.freed = append(t.freed, index)
+	t.count--
+	return nil
+}
+
+// slot returns the slot of an index in use, or nil. The caller holds t.mu.
+func (t *Table) slot(index uint32) *slot {
+	if index >= uint32(len(t.slots)) || !t.slots[index].used {
+		return nil
+	}
+	return &t.slots[index]
+}
+
+// Publish makes v the view of a user region whose index Alloc gave out and nothing was published at.
+// Packets can use it at once. The error is ErrKey or ErrInUse.
+func (t *Table) Publish(v *View) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	index := v.key.Index()
+	s := t.slot(index)
+	if s == nil || s.kind != KindUser || v.Kind() != KindUser {
+		return ErrKey
+	}
+	if !t.entry(index).CompareAndSwap(nil, v) {
+		return ErrInUse
+	}
+	s.variant = v.key.Variant()
+	return nil
+}
+
+// Unpublish takes away what is published at an index, whatever its kind and state, and returns it.
+// Its memory may be used for something else, and the index be freed, only after grace. The fault is
+// FaultKeyIndex if nothing is published, FaultBound if windows are bound to the region.
+func (t *Table) Unpublish(index uint32) (*View, Fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slot(index)
+	if s == nil {
+		return nil, FaultKeyIndex
+	}
+	v, f := t.replace(index, nil)
+	if f == FaultNone {
+		s.variant = v.key.Variant()
+	}
+	return v, f
+}
+
+// Rereg replaces the view of a user region by v, which has the same index: new rights, domain, memory
+// or variant. It returns the old view, whose rights are gone only after grace. The fault is FaultKind
+// if v or the entry is not a user region, else as in Unpublish.
+func (t *Table) Rereg(v *View) (old *View, f Fault) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	index := v.key.Index()
+	s := t.slot(index)
+	if s == nil {
+		return nil, FaultKeyIndex
+	}
+	if s.kind != KindUser || v.Kind() != KindUser {
+		return nil, FaultKind
+	}
+	old, f = t.replace(index, v)
+	if f == FaultNone {
+		s.variant, s.pd = v.key.Variant(), v.pd
+	}
+	return old, f
+}
+
+// replace closes the view at an index to windows, and puts v in its place.
+func (t *Table) replace(index uint32, v *View) (*View, Fault) {
+	e := t.entry(index)
+	for {
+		old := e.Load()
+		if old == nil {
+			return nil, FaultKeyIndex
+		}
+		if !old.close() {
+			return nil, FaultBound
+		}
+		if e.CompareAndSwap(old, v) {
+			return old, FaultNone
+		}
+	}
+}
+
+// close makes sure that no window can be bound to v any more; false if one is.
+func (v *View) close() bool {
+	return v.bound.CompareAndSwap(0, boundClosed) || v.bound.Load() == boundClosed
+}
