@@ -31,6 +31,9 @@ func (g GID) IsMulticast() bool {
 // String returns the GID in the form of an IPv6 address.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
+// text returns the address as IP tools write it: IPv4 addresses not in mapped form.
+func (g GID) text() string { return netip.AddrFrom16(g).Unmap().String() }
+
 // A MAC is an Ethernet address.
 type MAC [6]byte
 
