@@ -5,11 +5,12 @@ package wire
 // "ICRC"): IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP checksum;
 // BTH byte 4. It is sent least significant byte first.
 //
-// hash/crc32 has a fast path for runs of 64 bytes and more, and of those the part that is a multiple
-// of 16. Two properties of a CRC let short runs take it: leading zeros do not move a register that is
-// zero, and a register value may be moved into the data by XOR with its first 4 bytes.
+// A CRC is linear: the value a byte adds to the register depends only on the byte and on its distance
+// from the end. Tables of these values serve three ends: headers whose bytes are mostly known in
+// advance (Template), headers that are masked on the way (headerState), and runs too short for the
+// fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16.
 //
-// "Register" below means the shift register itself; hash/crc32 takes and returns its complement.
+// "Register" means the shift register itself; hash/crc32 takes and returns its complement.
 
 import (
 	"encoding/binary"
@@ -19,139 +20,120 @@ import (
 const (
 	icrcSeed = 0xdebb20e3 // the register after the 8 bytes of ones
 
-	fastLen   = 64 // shortest run that takes the fast path
-	fastAlign = 16
+	fastLen   = 64 // shortest run that takes the fast path of hash/crc32
+	fastAlign = 16 // the rest of a run after a multiple of this takes the slow one
 )
 
-// icrcBuf is the scratch space in which short runs are put together. It can not live on the stack,
-// because what hash/crc32 is given escapes.
-type icrcBuf [128]byte
-
-// up rounds n up to a length that the fast path takes whole.
-func up(n int) int { return max(fastLen, (n+fastAlign-1)&^(fastAlign-1)) }
-
-// maskPseudo replaces the variant fields of an IP header, UDP header and BTH by ones.
-func maskPseudo(h []byte, v6 bool) {
-	if v6 {
-		h[0] |= 0x0f
-		h[1], h[2], h[3] = 0xff, 0xff, 0xff
-		h[7] = 0xff
-	} else {
-		h[1], h[8], h[10], h[11] = 0xff, 0xff, 0xff, 0xff
-	}
-	bth := len(h) - bthLen
-	h[bth-2], h[bth-1] = 0xff, 0xff
-	h[bth+4] = 0xff
-}
-
-// xorState moves a register value into the first 4 bytes of a run.
-func xorState(b []byte, state uint32) {
-	binary.LittleEndian.PutUint32(b, binary.LittleEndian.Uint32(b)^state)
-}
-
-// headerState returns the register after the IP header, UDP header and BTH in h, 40 … 80 bytes, none
-// of them masked yet.
-func headerState(buf *icrcBuf, h []byte, v6 bool) uint32 {
-	size := up(len(h))
-	*(*[fastLen]byte)(buf[:]) = [fastLen]byte{}
-	m := buf[size-len(h) : size]
-	copy(m, h)
-	maskPseudo(m, v6)
-	xorState(m, icrcSeed)
-	return ^crc32.Update(^uint32(0), crc32.IEEETable, buf[:size])
-}
-
-// advance runs the register over the bytes a and then b.
-func advance(buf *icrcBuf, state uint32, a, b []byte) uint32 {
-	if len(b) == 0 {
-		if len(a) >= joinMin && len(a) < fastLen {
-			return join(buf, state, a, nil)
+var (
+	// dist[d][b] is what byte b adds to the register, d bytes before the end.
+	dist = func() (t [16][256]uint32) {
+		for d := range t {
+			t[d] = distTable(d)
 		}
-		return ^crc32.Update(^state, crc32.IEEETable, a)
+		return t
+	}()
+
+	// ip4Len is the same for the two bytes of the IPv4 total length before the end of the BTH, ip6Len
+	// for the bytes of the IPv6 payload length and the equal ones of the UDP length together.
+	ip4Len = [2][256]uint32{
+		distTable(ipv4Len + udpLen + bthLen - 1 - 2),
+		distTable(ipv4Len + udpLen + bthLen - 1 - 3),
 	}
-	if len(a) >= fastLen {
-		n := len(a) &^ (fastAlign - 1)
-		state = ^crc32.Update(^state, crc32.IEEETable, a[:n])
-		a = a[n:]
+	ip6Len = [2][256]uint32{
+		xorTable(distTable(ipv6Len+udpLen+bthLen-1-4), distTable(udpLen+bthLen-1-4)),
+		xorTable(distTable(ipv6Len+udpLen+bthLen-1-5), distTable(udpLen+bthLen-1-5)),
 	}
-	// a now has less than 64 bytes. Take as much of b with it as makes one fast run, and all of b
-	// when what remained would be too short for another.
-	n := min(len(b), fastLen-len(a))
-	if len(b)-n < fastLen {
-		n = len(b)
-	}
-	if len(a)+n < joinMin {
-		state = ^crc32.Update(^state, crc32.IEEETable, a)
-		return ^crc32.Update(^state, crc32.IEEETable, b)
-	}
-	state = join(buf, state, a, b[:n])
-	if n == len(b) {
-		return state
-	}
-	return ^crc32.Update(^state, crc32.IEEETable, b[n:])
-}
+)
 
-// joinMin is the length from which copying a short run together is cheaper than the slow path.
-const joinMin = 32
-
-// join runs the register over a and b, at least 4 and less than 128 bytes, in one fast run behind
-// leading zeros.
-func join(buf *icrcBuf, state uint32, a, b []byte) uint32 {
-	n := len(a) + len(b)
-	size := up(n)
-	*(*[fastLen]byte)(buf[:]) = [fastLen]byte{}
-	m := buf[size-n : size]
-	copy(m, a)
-	copy(m[len(a):], b)
-	xorState(m, state)
-	return ^crc32.Update(^uint32(0), crc32.IEEETable, buf[:size])
-}
-
-// icrc returns the ICRC of a frame whose IP header, UDP header and BTH are h and whose other covered
-// bytes are a and b.
-func icrc(buf *icrcBuf, h []byte, v6 bool, a, b []byte) uint32 {
-	return ^advance(buf, headerState(buf, h, v6), a, b)
-}
-
-// The linear method. For a header of fixed layout the register after it is the register after the
-// same header with some bytes zero, XORed with one value for each of these bytes, which depends only
-// on the byte and on its distance from the header's end.
-
-// lin holds these values for the bytes that vary between the packets of one QP.
-var lin = buildLinear()
-
-// linear is the set of tables, each indexed by a byte's value.
-type linear struct {
-	opcode, flags, ackReq [256]uint32    // BTH bytes 0, 1, 8
-	psn                   [3][256]uint32 // BTH bytes 9 to 11
-	udpLen                [2][256]uint32 // the UDP length, upper byte first
-	ip4Len                [2][256]uint32 // the IPv4 total length
-	ip6Len                [2][256]uint32 // the IPv6 payload length and the equal UDP length together
-}
-
-func buildLinear() *linear {
-	l := new(linear)
-	fill := func(t *[256]uint32, distance int) {
-		for b := range t {
-			r := crc32.IEEETable[b]
-			for range distance {
-				r = r>>8 ^ crc32.IEEETable[r&0xff]
-			}
-			t[b] ^= r
+// distTable returns what each byte adds to the register at a distance from the end.
+func distTable(distance int) (t [256]uint32) {
+	for b := range t {
+		r := crc32.IEEETable[b]
+		for range distance {
+			r = r>>8 ^ crc32.IEEETable[r&0xff]
 		}
+		t[b] = r
 	}
-	fill(&l.opcode, bthLen-1-0)
-	fill(&l.flags, bthLen-1-1)
-	fill(&l.ackReq, bthLen-1-8)
-	for i := range 2 {
-		const udp = udpLen + bthLen - 1 - 4 // distance of the UDP length
-		fill(&l.udpLen[i], udp-i)
-		fill(&l.ip4Len[i], ipv4Len+udpLen+bthLen-1-2-i)
-		fill(&l.ip6Len[i], ipv6Len+udpLen+bthLen-1-4-i)
-		fill(&l.ip6Len[i], udp-i)
+	return t
+}
+
+func xorTable(a, b [256]uint32) [256]uint32 {
+	for i := range a {
+		a[i] ^= b[i]
 	}
-	for i := range 3 {
-		fill(&l.psn[i], 2-i)
+	return a
+}
+
+// step4, step8 and step16 run the register over that many bytes, loaded least significant first.
+
+func step4(s, w uint32) uint32 {
+	s ^= w
+	return dist[3][byte(s)] ^ dist[2][byte(s>>8)] ^ dist[1][byte(s>>16)] ^ dist[0][byte(s>>24)]
+}
+
+func step8(s uint32, w uint64) uint32 {
+	w ^= uint64(s)
+	return dist[7][byte(w)] ^ dist[6][byte(w>>8)] ^ dist[5][byte(w>>16)] ^ dist[4][byte(w>>24)] ^
+		dist[3][byte(w>>32)] ^ dist[2][byte(w>>40)] ^ dist[1][byte(w>>48)] ^ dist[0][byte(w>>56)]
+}
+
+func step16(s uint32, v, w uint64) uint32 {
+	v ^= uint64(s)
+	return dist[15][byte(v)] ^ dist[14][byte(v>>8)] ^ dist[13][byte(v>>16)] ^ dist[12][byte(v>>24)] ^
+		dist[11][byte(v>>32)] ^ dist[10][byte(v>>40)] ^ dist[9][byte(v>>48)] ^ dist[8][byte(v>>56)] ^
+		dist[7][byte(w)] ^ dist[6][byte(w>>8)] ^ dist[5][byte(w>>16)] ^ dist[4][byte(w>>24)] ^
+		dist[3][byte(w>>32)] ^ dist[2][byte(w>>40)] ^ dist[1][byte(w>>48)] ^ dist[0][byte(w>>56)]
+}
+
+// advance runs the register over b.
+func advance(s uint32, b []byte) uint32 {
+	if len(b) >= fastLen {
+		n := len(b) &^ (fastAlign - 1)
+		s = ^crc32.Update(^s, crc32.IEEETable, b[:n])
+		b = b[n:]
 	}
-	return l
+	for ; len(b) >= 16; b = b[16:] {
+		s = step16(s, binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]))
+	}
+	for ; len(b) >= 4; b = b[4:] {
+		s = step4(s, binary.LittleEndian.Uint32(b))
+	}
+	for _, c := range b {
+		s = s>>8 ^ dist[0][byte(s)^c]
+	}
+	return s
+}
+
+// headerState returns the register after the ones, the IP header, the UDP header and the BTH. h holds
+// the three headers as they stand in the frame, 40 to 80 bytes.
+func headerState(h []byte, v6 bool) uint32 {
+	// Masks for 8 bytes loaded least significant byte first.
+	const (
+		byte0, byte1, byte7  = 0xff, 0xff << 8, 0xff << 56
+		bytes2to3, bytes6to7 = 0xffff << 16, 0xffff << 48
+	)
+	le := binary.LittleEndian
+	switch {
+	case v6:
+		b := (*[ipv6Len + udpLen + bthLen]byte)(h)
+		const classAndLabel = 0xffffff0f
+		s := step16(icrcSeed, le.Uint64(b[0:])|classAndLabel|byte7, le.Uint64(b[8:]))
+		s = step16(s, le.Uint64(b[16:]), le.Uint64(b[24:]))
+		s = step16(s, le.Uint64(b[32:]), le.Uint64(b[40:])|bytes6to7)
+		return step4(step8(s, le.Uint64(b[48:])|0xff<<32), le.Uint32(b[56:]))
+	case len(h) == ipv4Len+udpLen+bthLen:
+		b := (*[ipv4Len + udpLen + bthLen]byte)(h)
+		s := step16(icrcSeed, le.Uint64(b[0:])|byte1, le.Uint64(b[8:])|byte0|bytes2to3)
+		s = step16(s, le.Uint64(b[16:]), le.Uint64(b[24:])|bytes2to3)
+		return step8(s, le.Uint64(b[32:])|byte0)
+	}
+	var m [ipv4MaxLen + udpLen + bthLen]byte // IPv4 with options
+	n := copy(m[:], h)
+	m[1], m[8], m[10], m[11] = 0xff, 0xff, 0xff, 0xff
+	m[n-bthLen-2], m[n-bthLen-1], m[n-bthLen+4] = 0xff, 0xff, 0xff
+	s := uint32(icrcSeed)
+	for b := m[:n]; len(b) >= 4; b = b[4:] {
+		s = step4(s, le.Uint32(b))
+	}
+	return s
 }

@@ -29,15 +29,13 @@ type Packet struct {
 	HopLimit       uint8  // IPv4 TTL or IPv6 hop limit
 	SrcPort        uint16 // UDP
 
-	ip   []byte // IP header with options
-	hdr  []byte // BTH and extension headers
-	all  []byte // IP header to BTH
-	icrc uint32 // as it stands in the frame
+	below []byte // IP header to BTH, inclusive
+	hdr   []byte // BTH and extension headers
+	icrc  uint32 // as it stands in the frame
 
 	bthEnd, icrcOff int // offsets in the frame
 
-	head  [maxParse]byte // the headers of a frame that is cut inside them
-	joinR icrcBuf
+	head [maxParse]byte // the headers of a frame that is cut inside them
 }
 
 // BTH returns the base transport header.
@@ -70,7 +68,7 @@ func (p *Packet) Imm() uint32 { return binary.BigEndian.Uint32(p.hdr[p.Info.ImmO
 func (p *Packet) Inv() uint32 { return binary.BigEndian.Uint32(p.hdr[p.Info.InvOff:]) }
 
 // IPHeader returns the IP header as received, with IPv4 options.
-func (p *Packet) IPHeader() []byte { return p.ip }
+func (p *Packet) IPHeader() []byte { return p.below[:len(p.below)-udpLen-bthLen] }
 
 // Headers returns the BTH and the extension headers as received.
 func (p *Packet) Headers() []byte { return p.hdr }
@@ -82,9 +80,9 @@ func (p *Packet) ICRC() uint32 { return p.icrc }
 // zero bytes and the first 20 bytes of the IPv4 header.
 func GRH(p *Packet, dst *[40]byte) {
 	if p.V6 {
-		*dst = [40]byte(p.ip)
+		*dst = [40]byte(p.below)
 		return
 	}
 	*(*[20]byte)(dst[:]) = [20]byte{}
-	*(*[20]byte)(dst[20:]) = [20]byte(p.ip)
+	*(*[20]byte)(dst[20:]) = [20]byte(p.below)
 }

@@ -36,111 +36,148 @@ func CheckICRC(f Frame) (ok bool, got, want uint32) {
 // computeICRC returns the ICRC that the parsed frame should have.
 func (p *Packet) computeICRC(f Frame) uint32 {
 	a, b := f.cut(p.bthEnd, p.icrcOff)
-	return icrc(&p.joinR, p.all, p.V6, a, b)
+	return ^advance(advance(headerState(p.below, p.V6), a), b)
 }
 
 // ParseNoICRC is [Parse] without the check of the ICRC, for tools that show broken frames.
 func ParseNoICRC(f Frame, p *Packet) Reason {
-	h := f.Head
+	h := f.Head // the frame, or as much of it as holds all headers
 	if len(f.Tail) != 0 && len(h) < maxParse {
 		n := copy(p.head[:], h)
 		n += copy(p.head[n:], f.Tail)
 		h = p.head[:n]
 	}
-	if len(h) < ethLen {
+	ip, etherType := p.parseEthernet(h)
+	if ip == 0 {
 		return ReasonShort
+	}
+	var udp, end int
+	var r Reason
+	switch etherType {
+	case etherTypeIPv4:
+		udp, end, r = p.parseIPv4(h, ip, f.Len())
+	case etherTypeIPv6:
+		udp, end, r = p.parseIPv6(h, ip, f.Len())
+	default:
+		return ReasonEthertype
+	}
+	if r != ReasonOK {
+		return r
+	}
+	if r = p.parseUDP(h, udp, end); r != ReasonOK {
+		return r
+	}
+	bth := udp + udpLen
+	p.below = h[ip : bth+bthLen]
+	p.bthEnd, p.icrcOff = bth+bthLen, end-icrcLen
+	if r = p.parseBTH(h, bth); r != ReasonOK {
+		return r
+	}
+	data := bth + int(p.Info.HdrLen)
+	p.hdr = h[bth:data]
+	p.Data0, p.Data1 = f.cut(data, data+p.PayloadLen)
+	p.icrc = f.icrcAt(p.icrcOff)
+	return ReasonOK
+}
+
+// parseEthernet returns the offset of the IP header and the EtherType; the offset is 0 when the frame
+// is too short.
+func (p *Packet) parseEthernet(h []byte) (ip int, etherType uint16) {
+	if len(h) < ethLen {
+		return 0, 0
 	}
 	p.DstMAC, p.SrcMAC = MAC(h[0:6]), MAC(h[6:12])
 	p.VLAN, p.VLANPrio = -1, 0
-	etherType := binary.BigEndian.Uint16(h[12:14])
-	off := ethLen
-	if etherType == etherTypeVLAN {
-		if len(h) < ethLen+vlanLen {
-			return ReasonShort
-		}
-		tci := binary.BigEndian.Uint16(h[14:16])
-		p.VLANPrio = uint8(tci >> 13)
-		if vid := tci & 0xfff; vid != 0 {
-			p.VLAN = int16(vid)
-		}
-		etherType = binary.BigEndian.Uint16(h[16:18])
-		off = ethLen + vlanLen
+	etherType = binary.BigEndian.Uint16(h[12:14])
+	if etherType != etherTypeVLAN {
+		return ethLen, etherType
 	}
-	switch etherType {
-	case etherTypeIPv4:
-		return p.parseIPv4(f, h, off)
-	case etherTypeIPv6:
-		return p.parseIPv6(f, h, off)
+	if len(h) < ethLen+vlanLen {
+		return 0, 0
 	}
-	return ReasonEthertype
+	tci := binary.BigEndian.Uint16(h[14:16])
+	p.VLANPrio = uint8(tci >> 13)
+	if vid := tci & 0xfff; vid != 0 {
+		p.VLAN = int16(vid)
+	}
+	return ethLen + vlanLen, binary.BigEndian.Uint16(h[16:18])
 }
 
-// parseIPv4 parses from the IP header at off. h is the frame, or a part that holds all headers.
-func (p *Packet) parseIPv4(f Frame, h []byte, off int) Reason {
+// parseIPv4 parses the IP header at off of a frame of frameLen bytes. It returns the offset of the
+// UDP header and that of the packet's end.
+func (p *Packet) parseIPv4(h []byte, off, frameLen int) (udp, end int, r Reason) {
 	if len(h) < off+ipv4Len {
-		return ReasonShort
+		return 0, 0, ReasonShort
 	}
 	ip := (*[ipv4Len]byte)(h[off:])
 	if ip[0]>>4 != 4 {
-		return ReasonIPVersion
+		return 0, 0, ReasonIPVersion
 	}
 	ihl := int(ip[0]&15) * 4
 	if ihl < ipv4Len {
-		return ReasonIPHeader
+		return 0, 0, ReasonIPHeader
 	}
 	total := int(binary.BigEndian.Uint16(ip[2:4]))
-	if total > f.Len()-off || total < ihl {
-		return ReasonIPLength
+	if total > frameLen-off || total < ihl {
+		return 0, 0, ReasonIPLength
 	}
-	p.ip = h[off : off+ihl]
-	sum := sum16(p.ip)
-	sum = sum&0xffff + sum>>16
-	if sum+sum>>16 != 0xffff {
-		return ReasonIPChecksum
+	if !ipv4SumOK(h[off : off+ihl]) {
+		return 0, 0, ReasonIPChecksum
 	}
 	const moreFragments, offsetMask = 0x2000, 0x1fff
 	if binary.BigEndian.Uint16(ip[6:8])&(moreFragments|offsetMask) != 0 {
-		return ReasonFragment
+		return 0, 0, ReasonFragment
 	}
 	if ip[9] != protoUDP {
-		return ReasonNotUDP
+		return 0, 0, ReasonNotUDP
 	}
 	p.V6 = false
 	p.TClass, p.FlowLabel, p.HopLimit = ip[1], 0, ip[8]
 	p.Src, p.Dst = GIDFromIPv4([4]byte(ip[12:16])), GIDFromIPv4([4]byte(ip[16:20]))
-	return p.parseUDP(f, h, off, off+ihl, off+total)
+	return off + ihl, off + total, ReasonOK
+}
+
+// ipv4SumOK checks the checksum of an IPv4 header. The ICRC does not cover TOS, TTL and checksum, and
+// RFC 1122 3.2.1.2 demands the check.
+func ipv4SumOK(ip []byte) bool {
+	b := (*[ipv4Len]byte)(ip)
+	v, w := binary.BigEndian.Uint64(b[0:8]), binary.BigEndian.Uint64(b[8:16])
+	sum := v>>32 + v&0xffffffff + w>>32 + w&0xffffffff + uint64(binary.BigEndian.Uint32(b[16:20]))
+	sum += uint64(sum16(ip[ipv4Len:])) // options
+	sum = sum>>32 + sum>>16&0xffff + sum&0xffff
+	sum = sum>>16 + sum&0xffff
+	return sum>>16+sum&0xffff == 0xffff
 }
 
 // parseIPv6 is parseIPv4 for IPv6.
-func (p *Packet) parseIPv6(f Frame, h []byte, off int) Reason {
+func (p *Packet) parseIPv6(h []byte, off, frameLen int) (udp, end int, r Reason) {
 	if len(h) < off+ipv6Len {
-		return ReasonShort
+		return 0, 0, ReasonShort
 	}
 	ip := (*[ipv6Len]byte)(h[off:])
 	word := binary.BigEndian.Uint32(ip[0:4])
 	if word>>28 != 6 {
-		return ReasonIPVersion
+		return 0, 0, ReasonIPVersion
 	}
 	total := ipv6Len + int(binary.BigEndian.Uint16(ip[4:6]))
-	if total > f.Len()-off {
-		return ReasonIPLength
+	if total > frameLen-off {
+		return 0, 0, ReasonIPLength
 	}
 	switch ip[6] {
 	case protoUDP:
 	case protoIPv6Fragment:
-		return ReasonFragment
+		return 0, 0, ReasonFragment
 	default:
-		return ReasonNotUDP
+		return 0, 0, ReasonNotUDP
 	}
-	p.ip = h[off : off+ipv6Len]
 	p.V6 = true
 	p.TClass, p.FlowLabel, p.HopLimit = uint8(word>>20), word&0xfffff, ip[7]
 	p.Src, p.Dst = GID(ip[8:24]), GID(ip[24:40])
-	return p.parseUDP(f, h, off, off+ipv6Len, off+total)
+	return off + ipv6Len, off + total, ReasonOK
 }
 
-// parseUDP parses from the UDP header at off up to end, where the IP packet that starts at ip ends.
-func (p *Packet) parseUDP(f Frame, h []byte, ip, off, end int) Reason {
+// parseUDP parses the UDP header at off of an IP packet that ends at end.
+func (p *Packet) parseUDP(h []byte, off, end int) Reason {
 	if end < off+udpLen {
 		return ReasonShort
 	}
@@ -151,44 +188,36 @@ func (p *Packet) parseUDP(f Frame, h []byte, ip, off, end int) Reason {
 	if int(binary.BigEndian.Uint16(udp[4:6])) != end-off {
 		return ReasonUDPLength
 	}
-	p.SrcPort = binary.BigEndian.Uint16(udp[0:2])
-	off += udpLen
-	if end < off+bthLen+icrcLen {
+	if end < off+udpLen+bthLen+icrcLen {
 		return ReasonShortBTH
 	}
-	p.all = h[ip : off+bthLen]
-	return p.parseBTH(f, h, off, end)
+	p.SrcPort = binary.BigEndian.Uint16(udp[0:2])
+	return ReasonOK
 }
 
-// parseBTH parses from the BTH at off up to end, where the ICRC ends.
-func (p *Packet) parseBTH(f Frame, h []byte, off, end int) Reason {
+// parseBTH parses the BTH at off and checks the length of the packet, which ends at p.icrcOff.
+func (p *Packet) parseBTH(h []byte, off int) Reason {
 	b := (*BTH)(h[off:])
-	op := b.Opcode()
-	info := op.Info()
-	if info.Flags == 0 {
+	p.Op = b.Opcode()
+	p.Info = p.Op.Info()
+	if p.Info.Flags == 0 {
 		return ReasonOpcode
 	}
 	if b.TVer() != 0 {
 		return ReasonTVer
 	}
-	data, icrcOff := off+int(info.HdrLen), end-icrcLen
-	padded := icrcOff - data // payload and padding
-	if padded < 0 || padded > 0 && info.Flags&FlagPayload == 0 {
+	padded := p.icrcOff - off - int(p.Info.HdrLen) // bytes of payload and padding
+	if padded < 0 || padded > 0 && p.Info.Flags&FlagPayload == 0 {
 		return ReasonLength
 	}
-	pad := int(b.Pad())
-	if pad > padded || padded&3 != 0 {
+	p.Pad = b.Pad()
+	p.PayloadLen = padded - int(p.Pad)
+	if p.PayloadLen < 0 || padded&3 != 0 {
 		return ReasonPad
 	}
-	p.Op, p.Info = op, info
 	p.PSN, p.DestQP, p.PKey = b.PSN(), b.DestQP(), b.PKey()
-	p.Solicited, p.AckReq, p.MigReq = b.Solicited(), b.AckReq(), b.MigReq()
+	p.Solicited, p.MigReq = b.Solicited(), b.MigReq()
 	p.FECN, p.BECN = b.FECN(), b.BECN()
-	p.Pad = uint8(pad)
-	p.PayloadLen = padded - pad
-	p.hdr = h[off:data]
-	p.Data0, p.Data1 = f.cut(data, icrcOff-pad)
-	p.bthEnd, p.icrcOff = off+bthLen, icrcOff
-	p.icrc = f.icrcAt(icrcOff)
+	p.AckReq = b.AckReq()
 	return ReasonOK
 }

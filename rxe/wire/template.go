@@ -3,10 +3,7 @@ package wire
 // Building frames. A Template holds all that is the same in every packet of a QP; for each packet the
 // caller asks for headers (Begin), writes its fields and the payload, and seals the frame (Finish).
 
-import (
-	"encoding/binary"
-	"hash/crc32"
-)
+import "encoding/binary"
 
 const (
 	maxTemplate = ethLen + vlanLen + ipv6Len + udpLen + bthLen // 82
@@ -26,12 +23,11 @@ const (
 // A Template is the prebuilt headers, Ethernet to BTH, of one [Path] and one destination QP, and the
 // CRC register behind them. It belongs to one goroutine; it may be copied, and holds no pointers.
 type Template struct {
-	hdr    [maxTemplate]byte
-	bth    uint8 // offset of the BTH
-	v6     bool
-	ipSum  uint32 // sum of the IPv4 header's 16-bit words, length and checksum zero
-	state  uint32 // register after the masked header, its variable bytes zero
-	joinTo icrcBuf
+	hdr   [maxTemplate]byte
+	bth   uint8 // offset of the BTH
+	v6    bool
+	ipSum uint32 // sum of the IPv4 header's 16-bit words, length and checksum zero
+	state uint32 // register after the masked header, its variable bytes zero
 }
 
 // Init sets the template for a path, a destination QP and a partition key. The path's addresses must
@@ -69,9 +65,7 @@ func (t *Template) Init(p *Path, dest QPN, pkey uint16) {
 	b := (*BTH)(t.hdr[t.bth:])
 	b.SetPKey(pkey)
 	b.SetDestQP(dest)
-	pseudo := append([]byte(nil), t.hdr[ip:int(t.bth)+bthLen]...)
-	maskPseudo(pseudo, t.v6)
-	t.state = ^crc32.Update(^uint32(icrcSeed), crc32.IEEETable, pseudo)
+	t.state = headerState(t.hdr[ip:int(t.bth)+bthLen], t.v6)
 }
 
 // sum16 adds up the big-endian 16-bit words of b, whose length is even.
@@ -109,51 +103,50 @@ func (t *Template) Begin(head []byte, op Opcode) []byte {
 // without FCS: the bytes of f.Head and then of f.Tail up to there are the frame. f must have room
 // for it; f.Head must hold at least the headers. The frame may be cut anywhere behind them.
 func (t *Template) Finish(f Frame, op Opcode, payloadLen int) int {
-	head := f.Head
 	bth := int(t.bth)
 	pad := -payloadLen & 3
 	end := bth + int(infos[op].HdrLen) + payloadLen + pad
-
-	b := (*BTH)(head[bth:])
+	b := (*BTH)(f.Head[bth:])
 	b[1] = b[1]&^0x30 | byte(pad)<<4
+	state := t.setLengths(f.Head, end-bth+udpLen+icrcLen) ^
+		dist[bthLen-1][op] ^ dist[bthLen-2][b[1]] ^ dist[bthLen-9][b[8]] ^
+		dist[2][b[9]] ^ dist[1][b[10]] ^ dist[0][b[11]]
 
-	// The lengths, and what they and the BTH's variable bytes add to the register.
-	udpBytes := end - bth + udpLen + icrcLen
-	hi, lo := byte(udpBytes>>8), byte(udpBytes)
-	head[bth-4], head[bth-3] = hi, lo
-	state := t.state ^ lin.opcode[op] ^ lin.flags[b[1]] ^ lin.ackReq[b[8]] ^
-		lin.psn[0][b[9]] ^ lin.psn[1][b[10]] ^ lin.psn[2][b[11]]
-	if t.v6 {
-		ip := head[bth-udpLen-ipv6Len : bth-udpLen]
-		ip[4], ip[5] = hi, lo
-		state ^= lin.ip6Len[0][hi] ^ lin.ip6Len[1][lo]
-	} else {
-		ip := head[bth-udpLen-ipv4Len : bth-udpLen]
-		state ^= lin.udpLen[0][hi] ^ lin.udpLen[1][lo]
-		total := udpBytes + ipv4Len
-		ip[2], ip[3] = byte(total>>8), byte(total)
-		state ^= lin.ip4Len[0][ip[2]] ^ lin.ip4Len[1][ip[3]]
-		sum := t.ipSum + uint32(total)
-		sum = sum&0xffff + sum>>16
-		sum = ^(sum + sum>>16)
-		ip[10], ip[11] = byte(sum>>8), byte(sum)
-	}
-
-	if end+icrcLen <= len(head) {
-		for i := end - pad; i < end; i++ {
-			head[i] = 0
-		}
-		state = advance(&t.joinTo, state, head[bth+bthLen:end], nil)
-		binary.LittleEndian.PutUint32(head[end:], ^state)
+	if end+icrcLen <= len(f.Head) {
+		clear(f.Head[end-pad : end])
+		state = advance(state, f.Head[bth+bthLen:end])
+		binary.LittleEndian.PutUint32(f.Head[end:], ^state)
 		return end + icrcLen
 	}
 	for i := end - pad; i < end; i++ {
 		*f.at(i) = 0
 	}
-	a, c := f.cut(bth+bthLen, end)
-	crc := ^advance(&t.joinTo, state, a, c)
+	first, second := f.cut(bth+bthLen, end)
+	crc := ^advance(advance(state, first), second)
 	for i := range icrcLen {
 		*f.at(end + i) = byte(crc >> (8 * i))
 	}
 	return end + icrcLen
+}
+
+// setLengths stores the UDP and IP lengths and the IPv4 checksum and returns the register after the
+// headers, as long as the other bytes that vary are zero. udpBytes includes the ICRC.
+func (t *Template) setLengths(head []byte, udpBytes int) uint32 {
+	bth := int(t.bth)
+	hi, lo := byte(udpBytes>>8), byte(udpBytes)
+	head[bth-4], head[bth-3] = hi, lo
+	if t.v6 {
+		ip := (*[ipv6Len]byte)(head[bth-udpLen-ipv6Len:])
+		ip[4], ip[5] = hi, lo
+		return t.state ^ ip6Len[0][hi] ^ ip6Len[1][lo]
+	}
+	ip := (*[ipv4Len]byte)(head[bth-udpLen-ipv4Len:])
+	total := uint32(udpBytes + ipv4Len)
+	ip[2], ip[3] = byte(total>>8), byte(total)
+	sum := t.ipSum + total
+	sum = sum&0xffff + sum>>16
+	sum = ^(sum + sum>>16)
+	ip[10], ip[11] = byte(sum>>8), byte(sum)
+	return t.state ^ dist[udpLen+bthLen-1-4][hi] ^ dist[udpLen+bthLen-1-5][lo] ^
+		ip4Len[0][ip[2]] ^ ip4Len[1][ip[3]]
 }
