@@ -74,6 +74,20 @@ func (g *Grace) Leave(shard int) (wake uint64) {
 // Start share it.
 func (g *Grace) Start() Epoch { return Epoch(g.epoch.Add(1)) }
 
+// next returns the epoch that must pass for what was unpublished before the call, without starting
+// it: whoever asks for it uses over.
+func (g *Grace) next() uint64 { return g.epoch.Load() + 1 }
+
+// over is Passed for an epoch that next returned: it starts it if nobody has.
+func (g *Grace) over(e Epoch) bool {
+	for {
+		now := g.epoch.Load()
+		if now >= uint64(e) || g.epoch.CompareAndSwap(now, uint64(e)) {
+			return g.Passed(e)
+		}
+	}
+}
+
 // Passed reports whether everything unpublished before Start returned e is out of all shards' hands.
 // Once true it stays true.
 func (g *Grace) Passed(e Epoch) bool {

@@ -1,6 +1,7 @@
 package mr
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 )
@@ -28,7 +29,7 @@ type slot struct {
 	kind    Kind
 	used    bool
 	variant uint8 // of the last key published here: the next life starts one higher
-	pd      PD
+	gone    Epoch // Unpublish: what must pass before the index is free
 }
 
 // Table maps keys to views. Check, and the methods that execute work requests (Register,
@@ -37,16 +38,20 @@ type slot struct {
 // All others are for the control path, may be called from any goroutine, and lock.
 type Table struct {
 	chunks [maxChunks]atomic.Pointer[chunk]
+	pools  [maxChunks]atomic.Pointer[poolChunk]
 	grace  *Grace
 	limit  uint32
 	seed   uint32
 
-	mu    sync.Mutex
-	slots []slot   // grows with next
-	next  uint32   // lowest index never used
-	freed []uint32 // FIFO from freedAt on
-	head  int
-	count uint32 // indices in use
+	mu      sync.Mutex
+	slots   []slot              // one an index, up to next
+	next    uint32              // lowest index never used
+	freed   []uint32            // FIFO from head on
+	head    int                 // of freed
+	count   uint32              // indices in use
+	windows map[uint32]struct{} // indices of type 2 windows
+
+	step func() // tests: called before each shared access of a change; else nil
 }
 
 // New makes a table of at most limit indices (1..MaxLimit, clamped; index 0 is one of them and never
@@ -62,6 +67,8 @@ func New(limit, seed uint32, g *Grace) *Table {
 		seed:  seed,
 		slots: make([]slot, 1),
 		next:  1,
+
+		windows: make(map[uint32]struct{}),
 	}
 }
 
@@ -110,34 +117,75 @@ func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*V
 		flags |= flagLocal
 	}
 	off := va - v.iova // huge if va is lower
-	if v.key != key || v.pd != pd || v.flags&flags != flags ||
-		v.qpn != 0 && v.qpn != qpn || off > v.length || n > v.length-off {
-		return nil, v.fault(key, pd, qpn, flags)
+	if v.id == identOf(key, pd) && v.flags&(flags|flagBound) == flags &&
+		off <= v.length && n <= v.length-off {
+		return v, FaultNone
+	}
+	if f := v.fault(key, pd, qpn, flags, off, n); f != FaultNone {
+		return nil, f
 	}
 	return v, FaultNone
 }
 
-// fault names the first reason why v does not allow an access; the range is what remains.
-func (v *View) fault(key Key, pd PD, qpn, flags uint32) Fault {
+// fault names the first reason why v does not allow an access, if there is one.
+//
+//go:noinline
+func (v *View) fault(key Key, pd PD, qpn, flags uint32, off, n uint64) Fault {
 	switch {
-	case v.key != key:
+	case v.Key() != key:
 		return FaultVariant
 	case v.flags&flagValid == 0:
 		return FaultState
-	case v.pd != pd:
+	case v.PD() != pd:
 		return FaultPD
-	case v.qpn != 0 && v.qpn != qpn:
+	case v.flags&flagBound != 0 && v.qpn != qpn:
 		return FaultQP
 	case flags&flagLocal&^v.flags != 0:
 		return FaultKind
 	case flags&^v.flags != 0:
 		return FaultAccess
+	case off > v.length || n > v.length-off:
+		return FaultRange
 	}
-	return FaultRange
+	return FaultNone
 }
 
-// Lookup returns what is published at an index, nil if nothing is: for tools and tests.
-func (t *Table) Lookup(index uint32) *View { return t.load(index) }
+// Info is what is published at an index.
+type Info struct {
+	Key    Key
+	Kind   Kind
+	State  State // StateInvalid: nothing
+	PD     PD
+	Access Access
+	QPN    uint32 // type 2 window: the QP it is bound to
+	Parent uint32 // window: index of the region it is bound to
+	Bound  int    // region: windows bound to it
+	Segs   int    // segments of the list
+	IOVA   uint64
+	Length uint64
+}
+
+// Lookup tells what is published at an index, for tools and tests.
+func (t *Table) Lookup(index uint32) Info {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.pool(index); p != nil {
+		p.mu.Lock() // views are not recycled under our eyes
+		defer p.mu.Unlock()
+	}
+	v := t.load(index)
+	if v == nil {
+		return Info{}
+	}
+	info := Info{
+		Key: v.Key(), Kind: v.Kind(), State: v.State(), PD: v.PD(), Access: v.Access(),
+		QPN: v.qpn, Parent: v.parent, Bound: v.Bound(), IOVA: v.iova, Length: v.length,
+	}
+	if v.list != nil {
+		info.Segs = v.list.NumSegs()
+	}
+	return info
+}
 
 // Len returns how many indices are in use.
 func (t *Table) Len() int {
@@ -152,7 +200,10 @@ func (t *Table) Limit() int { return int(t.limit) - 1 }
 // Alloc reserves an index for a region or window of domain pd and returns its first key. A fast
 // region and a type 2 window start in state free, a type 1 window valid with no range, and a user
 // region's index is empty until Publish. The error is ErrExhausted or ErrPD.
-func (t *Table) Alloc(kind Kind, pd PD) (Key, error) {
+// AllocFast also says how long a fast region's lists may be; here there is no bound.
+func (t *Table) Alloc(kind Kind, pd PD) (Key, error) { return t.alloc(kind, pd, math.MaxInt) }
+
+func (t *Table) alloc(kind Kind, pd PD, maxSegs int) (Key, error) {
 	if pd == 0 {
 		return 0, ErrPD
 	}
@@ -163,12 +214,15 @@ func (t *Table) Alloc(kind Kind, pd PD) (Key, error) {
 		return 0, err
 	}
 	s := &t.slots[index]
-	s.kind, s.pd, s.used = kind, pd, true
+	s.kind, s.used, s.gone = kind, true, 0
 	s.variant++
 	key := MakeKey(index, s.variant)
 	t.count++
 	if kind != KindUser {
-		t.open(s, key)
+		t.open(kind, pd, key, maxSegs)
+	}
+	if kind == KindWindow2 {
+		t.windows[index] = struct{}{}
 	}
 	return key, nil
 }
@@ -203,7 +257,7 @@ func (t *Table) firstVariant(index uint32) uint8 {
 
 // Free gives an index back after Unpublish and its grace. The index rests before it is given out
 // again, and its next life starts with the next variant, so that a stale key of this life does
-// not match. The error is ErrKey, or ErrInUse while a view is published.
+// not match. The error is ErrKey, or ErrInUse while a view is published or grace has not passed.
 func (t *Table) Free(index uint32) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -211,10 +265,13 @@ func (t *Table) Free(index uint32) error {
 	if s == nil {
 		return ErrKey
 	}
-	if t.load(index) != nil {
+	if t.load(index) != nil || s.gone != 0 && !t.grace.over(s.gone) {
 		return ErrInUse
 	}
 	s.used = false
+	if s.kind != KindUser {
+		t.setPool(index, nil)
+	}
 	t.freed = append(t.freed, index)
 	t.count--
 	return nil
@@ -233,7 +290,7 @@ func (t *Table) slot(index uint32) *slot {
 func (t *Table) Publish(v *View) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	index := v.key.Index()
+	index := v.Key().Index()
 	s := t.slot(index)
 	if s == nil || s.kind != KindUser || v.Kind() != KindUser {
 		return ErrKey
@@ -241,7 +298,7 @@ func (t *Table) Publish(v *View) error {
 	if !t.entry(index).CompareAndSwap(nil, v) {
 		return ErrInUse
 	}
-	s.variant = v.key.Variant()
+	s.variant = v.Key().Variant()
 	return nil
 }
 
@@ -255,9 +312,14 @@ func (t *Table) Unpublish(index uint32) (*View, Fault) {
 	if s == nil {
 		return nil, FaultKeyIndex
 	}
+	if p := t.pool(index); p != nil {
+		p.mu.Lock() // views are not recycled under our eyes
+		defer p.mu.Unlock()
+	}
 	v, f := t.replace(index, nil)
 	if f == FaultNone {
-		s.variant = v.key.Variant()
+		s.variant, s.gone = v.Key().Variant(), Epoch(t.grace.next())
+		delete(t.windows, index)
 	}
 	return v, f
 }
@@ -268,7 +330,7 @@ func (t *Table) Unpublish(index uint32) (*View, Fault) {
 func (t *Table) Rereg(v *View) (old *View, f Fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	index := v.key.Index()
+	index := v.Key().Index()
 	s := t.slot(index)
 	if s == nil {
 		return nil, FaultKeyIndex
@@ -278,7 +340,7 @@ func (t *Table) Rereg(v *View) (old *View, f Fault) {
 	}
 	old, f = t.replace(index, v)
 	if f == FaultNone {
-		s.variant, s.pd = v.key.Variant(), v.pd
+		s.variant = v.Key().Variant()
 	}
 	return old, f
 }

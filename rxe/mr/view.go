@@ -46,22 +46,28 @@ func (s State) String() string {
 // The upper bits of View.flags stand above every right, so that one compare tests rights, state
 // and local use together.
 const (
-	flagKindShift = 28
+	flagKindShift = 27
+	flagBound     = 1 << 29 // bound to one QP: a check also compares qpn
 	flagLocal     = 1 << 30 // usable as an lkey: anything but a window
 	flagValid     = 1 << 31
 )
 
+// ident is a key and its domain, to be compared at once.
+type ident uint64
+
+func identOf(key Key, pd PD) ident { return ident(key)<<32 | ident(pd) }
+
 // View is what the packet path honours for one key: immutable from the moment it is published, until
 // it was replaced and grace has passed over it (see Grace). It fills one cache line.
 type View struct {
-	key    Key
-	pd     PD
+	id     ident  // key and PD
+	flags  uint32 // rights, kind, flagBound, flagLocal, flagValid
 	qpn    uint32 // type 2 window: the QP it is bound to; else 0
-	flags  uint32 // rights, kind, flagLocal, flagValid
 	iova   uint64 // 0 when zero-based
 	length uint64
 	base   uint64 // where iova lies in list
 	list   *List
+	buf    *buffer      // what the view is recycled with; nil for user regions
 	parent uint32       // window: index of the region it is bound to
 	bound  atomic.Int32 // windows bound to this view; boundClosed once it is on its way out
 }
@@ -71,10 +77,10 @@ type View struct {
 const boundClosed = -1
 
 // Key returns the full key.
-func (v *View) Key() Key { return v.key }
+func (v *View) Key() Key { return Key(v.id >> 32) }
 
 // PD returns the protection domain.
-func (v *View) PD() PD { return v.pd }
+func (v *View) PD() PD { return PD(v.id) }
 
 // Kind returns the kind.
 func (v *View) Kind() Kind { return Kind(v.flags >> flagKindShift & 3) }
@@ -153,7 +159,7 @@ func spans(first, n, last uint64) bool {
 
 // set makes v a valid view of r. Nobody else may see v yet.
 func (v *View) set(kind Kind, r *Region) {
-	v.key, v.pd, v.qpn, v.parent = r.Key, r.PD, 0, 0
+	v.id, v.qpn, v.parent = identOf(r.Key, r.PD), 0, 0
 	v.iova, v.length, v.base, v.list = r.IOVA, r.Length, r.Base, r.List
 	v.flags = uint32(r.Access) | uint32(kind)<<flagKindShift | flagValid
 	if kind == KindUser || kind == KindFast {
@@ -164,7 +170,7 @@ func (v *View) set(kind Kind, r *Region) {
 
 // setFree makes v the free view of a key. Nobody else may see v yet.
 func (v *View) setFree(kind Kind, key Key, pd PD) {
-	v.key, v.pd, v.qpn, v.parent = key, pd, 0, 0
+	v.id, v.qpn, v.parent = identOf(key, pd), 0, 0
 	v.iova, v.length, v.base, v.list = 0, 0, 0, nil
 	v.flags = uint32(kind) << flagKindShift
 	v.bound.Store(0)
