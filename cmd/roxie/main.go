@@ -45,6 +45,7 @@ func newRoot() *cobra.Command {
 			"interface, without a kernel module.",
 	}
 	root.AddCommand(
+		newLabCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
