@@ -6,16 +6,16 @@
 // A Socket is bound to one queue of one interface. Its packet memory (UMEM) is cut into chunks of 4096
 // or 2048 bytes. Each chunk has exactly one owner at any time, and goes round in one of two circles:
 //
-//	            receive chunks (Config.FillDepth)            transmit chunks (Config.TXFrames)
+//	           receive chunks (Config.FillDepth)            transmit chunks (Config.TXFrames)
 //
-//	   ┌────────────── fill ring ◄─────────────┐      ┌───────── free stack ◄────────────┐
-//	   │                                       │      │                                  │
-//	   ▼                                       │      ▼ Reserve                          │ Reap
-//	 kernel                                 Release  caller writes a frame          completion
-//	   │                                       ▲      │                                ring
-//	   │ frame arrives                         │      ▼ Submit                           ▲
-//	   └──► RX ring ──► Receive ──► caller ────┘     TX ring ──► Kick ──► kernel sends ──┘
-//	                                reads Packet
+//	  ┌────────────── fill ring ◄─────────────┐      ┌───────── free stack ◄────────────┐
+//	  │                                       │      │                                  │
+//	  ▼                                       │      ▼ Reserve                          │ Reap
+//	kernel                                 Release  caller writes a frame          completion
+//	  │                                       ▲      │                                ring
+//	  │ frame arrives                         │      ▼ Submit                           ▲
+//	  └──► RX ring ──► Receive ──► caller ────┘     TX ring ──► Kick ──► kernel sends ──┘
+//	                               reads Packet
 //
 // The rings are shared memory with one writer and one reader each; only Kick and Wait make system
 // calls (and Receive where a driver asks for it). A loop that serves both directions looks like this:

@@ -186,10 +186,21 @@ func (s *Socket) Reap() int {
 		s.state[idx] = txHome
 		chunk := s.txBase + uint32(idx)<<s.shift
 		s.owner.move(chunk, ownedTX, ownedFree)
-		s.free = append(s.free, chunk) // never grows: the stack holds each chunk at most once
+		s.home(chunk)
 	}
 	c.release(end)
 	return len(s.free) - before
+}
+
+// home puts a chunk on the stack of free ones, below those of a reservation. The stack never grows beyond
+// its capacity, as state lets each chunk come home once.
+func (s *Socket) home(chunk uint32) {
+	s.free = append(s.free, chunk)
+	if s.reserved != 0 {
+		top := len(s.free) - 1
+		copy(s.free[top-s.reserved+1:], s.free[top-s.reserved:top])
+		s.free[top-s.reserved] = chunk
+	}
 }
 
 // InFlight returns how many frames were submitted and are not completed, as far as Reap has seen.
@@ -207,15 +218,16 @@ func (s *Socket) Pending() int { return len(s.state) - len(s.free) }
 // (KickAgain; kick again after receiving, even if nothing new is submitted). EBUSY means that the
 // driver dropped one frame, which is counted in Counters.TXDropped; the rest is still sent.
 func (s *Socket) Kick() Kicked {
+	if s.gone {
+		return KickGone
+	}
 	if s.tx.next == s.tx.published && !s.again {
+		// In zero-copy mode the driver may ask for a call while frames are under way.
 		if !s.zc || s.Pending() == 0 {
 			return KickIdle
 		}
 	} else {
 		s.tx.publish()
-	}
-	if s.gone {
-		return KickGone
 	}
 	if !s.tx.needWakeup() {
 		s.again = false

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -91,6 +92,8 @@ func newLab(tb testing.TB, queues, mtu int) *lab {
 		ln, err := l.links[i].LinkByName(name)
 		must(tb, err)
 		l.index[i] = ln.Attrs().Index
+		// No IPv6 address, so that the kernel sends no frames of its own.
+		must(tb, l.links[i].LinkSetIP6AddrGenMode(ln, nl.IN6_ADDR_GEN_MODE_NONE))
 		must(tb, l.links[i].LinkSetUp(ln))
 	}
 	return l
