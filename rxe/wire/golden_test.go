@@ -3,11 +3,16 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+var rewrite = flag.Bool("rewrite", false, "write the golden text files instead of comparing")
 
 // captures holds the packets of kernel rxe that the replay tests use, too.
 const captures = "../testdata/captures"
@@ -43,8 +48,7 @@ func captureFiles(tb testing.TB) []string {
 	return names
 }
 
-// rebuild builds the packet again from what Parse found. The IP ID and flags of IPv4 are taken over
-// from the original, because the builder's are fixed, and the frame is sealed again with them.
+// rebuild builds the packet again from what Parse found, field by field.
 func rebuild(p *Packet) []byte {
 	path := Path{SrcMAC: p.SrcMAC, DstMAC: p.DstMAC, VLAN: p.VLAN, VLANPrio: p.VLANPrio, Src: p.Src,
 		Dst: p.Dst, TClass: p.TClass, FlowLabel: p.FlowLabel, HopLimit: p.HopLimit, SrcPort: p.SrcPort}
@@ -105,26 +109,26 @@ func copyExt(p *Packet, b []byte) {
 	}
 }
 
-// withIPID gives a frame the IP ID of another and seals it again.
-func withIPID(tb testing.TB, frame, like []byte) {
+// likeOriginal gives a rebuilt frame what Path has no field for, the IP ID and the UDP checksum of the
+// original, and seals it again.
+func likeOriginal(tb testing.TB, frame, original []byte) {
 	tb.Helper()
 	p := new(Packet)
-	if r := ParseNoICRC(Frame{Head: frame}, p); r != ReasonOK {
+	if r := Parse(Frame{Head: frame}, p); r != ReasonOK {
 		tb.Fatalf("own frame: %v", r)
 	}
-	if p.V6 {
+	ip := len(frame) - len(p.Headers()) - p.PayloadLen - int(p.Pad) - icrcLen - udpLen - len(p.IPHeader())
+	bth := ip + len(p.IPHeader()) + udpLen
+	if len(original) < bth {
 		return
 	}
-	ip := frame[len(frame)-len(like):][ethLen:]
-	copy(ip[4:6], like[ethLen+4:])
-	ip[10], ip[11] = 0, 0
-	sum := sum16(ip[:ipv4Len])
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
-	if r := ParseNoICRC(Frame{Head: frame}, p); r != ReasonOK {
-		tb.Fatalf("own frame: %v", r)
+	copy(frame[bth-2:bth], original[bth-2:])
+	if !p.V6 {
+		h := frame[ip : ip+ipv4Len]
+		copy(h[4:6], original[ip+4:])
+		fixIPv4Sum(h)
 	}
-	binary.LittleEndian.PutUint32(frame[len(frame)-icrcLen:], p.computeICRC(Frame{Head: frame}))
+	binary.LittleEndian.PutUint32(frame[len(frame)-icrcLen:], refICRC(frame[ip:], p.V6))
 }
 
 // TestCaptures parses every packet the kernel sent and builds it again, byte for byte.
@@ -140,12 +144,116 @@ func TestCaptures(t *testing.T) {
 				}
 				seen[p.Op]++
 				got := rebuild(p)
-				withIPID(t, got, frame)
+				likeOriginal(t, got, frame)
 				if !bytes.Equal(got, frame) {
-					t.Errorf("packet %d, %v:\ngot  % x\nwant % x", i+1, p.Op, got, frame)
+					t.Errorf("packet %d, %v: %s", i+1, p.Op, diffBytes(got, frame))
 				}
 			}
 		})
 	}
-	t.Log(seen)
+	if len(seen) < 31 {
+		t.Errorf("captures hold %d opcodes, want at least 31: %v", len(seen), seen)
+	}
+}
+
+// readHex returns the frame in a golden file, whose first line tells its origin.
+func readHex(tb testing.TB, name string) []byte {
+	tb.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	origin, digits, _ := strings.Cut(string(text), "\n")
+	if !strings.HasPrefix(origin, "# ") {
+		tb.Fatalf("%s: no origin in the first line", name)
+	}
+	b, err := hex.DecodeString(strings.Join(strings.Fields(digits), ""))
+	if err != nil {
+		tb.Fatalf("%s: %v", name, err)
+	}
+	return b
+}
+
+func hexFiles(tb testing.TB) []string {
+	tb.Helper()
+	names, err := filepath.Glob("testdata/*.hex")
+	if err != nil || len(names) == 0 {
+		tb.Fatalf("no golden files: %v", err)
+	}
+	return names
+}
+
+// TestGolden does what TestCaptures does for frames of other origin, among them the two public ICRC
+// vectors.
+func TestGolden(t *testing.T) {
+	for _, name := range hexFiles(t) {
+		base := strings.TrimSuffix(filepath.Base(name), ".hex")
+		t.Run(base, func(t *testing.T) {
+			frame := readHex(t, name)
+			p := new(Packet)
+			if r := Parse(Frame{Head: frame}, p); r != ReasonOK {
+				ok, got, want := CheckICRC(Frame{Head: frame})
+				t.Fatalf("%v, icrc %v %08x %08x\n% x", r, ok, got, want, frame)
+			}
+			if len(p.IPHeader()) > ipv4Len && !p.V6 {
+				return // options can not be built
+			}
+			if base == "vlan_priority_tag" {
+				if p.VLAN != -1 || p.VLANPrio != 3 {
+					t.Errorf("VLAN %d priority %d, want -1 3", p.VLAN, p.VLANPrio)
+				}
+				p.VLAN = 0
+			}
+			got := rebuild(p)
+			likeOriginal(t, got, frame)
+			if pad := len(frame) - len(got); strings.HasPrefix(base, "eth_padding") && pad > 0 {
+				frame = frame[:len(got)]
+			}
+			if !bytes.Equal(got, frame) {
+				t.Errorf("%v: %s", p.Op, diffBytes(got, frame))
+			}
+		})
+	}
+}
+
+// TestDecode compares the lines Decode makes of the golden frames and of some captures.
+func TestDecode(t *testing.T) {
+	var got strings.Builder
+	line := func(name string, frame []byte) {
+		text, _ := Decode(Frame{Head: frame})
+		fmt.Fprintf(&got, "%s: %s\n", name, text)
+	}
+	for _, name := range hexFiles(t) {
+		line(strings.TrimSuffix(filepath.Base(name), ".hex"), readHex(t, name))
+	}
+	for _, name := range []string{"cm_rping_v4", "cm_reject_v4", "cm_udaddy_sidr_v4", "rc_atomic",
+		"rc_rnr", "rc_nak_len", "rc_send_inv", "ud_send_imm_v6"} {
+		for i, frame := range readPcap(t, captures+"/"+name+".pcap") {
+			line(fmt.Sprintf("%s %d", name, i+1), frame)
+		}
+	}
+	frame := readHex(t, "testdata/vlan.hex")
+	frame[len(frame)-1] ^= 0x10
+	line("wrong ICRC", frame)
+	line("no RoCEv2", frame[:20])
+
+	const file = "testdata/decode.txt"
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, w := strings.Split(got.String(), "\n"), strings.Split(string(want), "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			t.Fatalf("line %d:\ngot  %s\nwant %s", i+1, g[i], w[i])
+		}
+	}
+	if len(g) != len(w) {
+		t.Fatalf("%d lines, want %d", len(g), len(w))
+	}
 }
