@@ -1,0 +1,190 @@
+package rxe
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+// CQE is one completion as a poller sees it.
+type CQE struct {
+	WRID    uint64
+	ByteLen uint32 // receives, READ and atomics
+	Imm     uint32 // immediate data, or the invalidated key
+	QPN     wire.QPN
+	SrcQP   wire.QPN // UD receives
+	Status  WCStatus
+	Opcode  WCOpcode
+	Flags   WCFlags
+	// Reason says why, in more detail than Status (vendor_err).
+	Reason Reason
+}
+
+// ErrCQSize is returned for a completion queue of impossible size.
+var ErrCQSize = errors.New("completion queue size is out of range")
+
+// MaxCQE is the largest completion queue.
+const MaxCQE = 1 << 22
+
+const cqeWords = 4 // id | status, opcode, flags, reason, qpn | length, imm | source QP
+
+// What an armed CQ waits for.
+const (
+	cqIdle uint32 = iota
+	cqArmed
+	cqArmedSolicited
+)
+
+// cqLane is the ring between one shard and the CQ's poller. Each lane can hold the whole CQ, so
+// only the CQ-wide count decides about overflow.
+type cqLane struct {
+	mem  []uint64
+	mask uint32
+	_    [32]byte
+	prod atomic.Uint32
+	_    [60]byte
+	cons atomic.Uint32
+	_    [60]byte
+}
+
+// CQ is a completion queue fed by any number of shards, one lane each, and drained by one poller.
+// Order is kept within a shard, hence within a QP.
+type CQ struct {
+	Num   uint32
+	lanes []*cqLane // by shard; nil where no QP of the shard uses it
+	depth uint32
+	used  atomic.Int32  // completions in all lanes
+	armed atomic.Uint32 // cqIdle, cqArmed, cqArmedSolicited
+	dead  atomic.Bool   // overflowed
+	next  int           // lane the poller looks at first
+}
+
+// NewCQ makes a queue of depth completions (1..MaxCQE) over the device's shards.
+func (d *Device) NewCQ(depth int) (*CQ, error) {
+	if depth < 1 || depth > MaxCQE {
+		return nil, ErrCQSize
+	}
+	c := &CQ{Num: d.nextCQ.Add(1), lanes: make([]*cqLane, len(d.shards)), depth: uint32(depth)}
+	return c, nil
+}
+
+// attach makes sure that shard s has a lane. Control path, shard held.
+func (c *CQ) attach(s int) {
+	if c.lanes[s] == nil {
+		n := ringSlots(c.depth)
+		c.lanes[s] = &cqLane{mem: make([]uint64, n*cqeWords), mask: n - 1}
+	}
+}
+
+// Depth is how many completions the queue holds.
+func (c *CQ) Depth() int { return int(c.depth) }
+
+// Dead reports whether the queue has overflowed; it then takes no more completions.
+func (c *CQ) Dead() bool { return c.dead.Load() }
+
+// push stores e in shard s's lane. It reports whether an armed queue fired, and false in ok when
+// the queue is full or dead: the first such call is the one that must raise CQ_ERR.
+func (c *CQ) push(s int, e *CQE, solicited bool) (fired, ok bool) {
+	if c.used.Add(1) > int32(c.depth) || c.dead.Load() {
+		c.used.Add(-1)
+		return false, false
+	}
+	l := c.lanes[s]
+	p := l.prod.Load()
+	m := l.mem[uint64(p&l.mask)*cqeWords:]
+	_ = m[3]
+	m[0] = e.WRID
+	m[1] = uint64(e.Status) | uint64(e.Opcode)<<8 | uint64(e.Flags)<<16 | uint64(e.Reason)<<24 |
+		uint64(e.QPN)<<40
+	m[2] = uint64(e.ByteLen) | uint64(e.Imm)<<32
+	m[3] = uint64(e.SrcQP)
+	l.prod.Store(p + 1)
+	switch c.armed.Load() {
+	case cqArmed:
+		fired = c.armed.Swap(cqIdle) != cqIdle
+	case cqArmedSolicited:
+		if solicited || e.Status != WCSuccess {
+			fired = c.armed.Swap(cqIdle) != cqIdle
+		}
+	}
+	return fired, true
+}
+
+// Poll moves up to len(out) completions to out and returns how many. One caller at a time.
+func (c *CQ) Poll(out []CQE) int {
+	n := 0
+	for i := 0; i < len(c.lanes) && n < len(out); i++ {
+		at := c.next + i
+		if at >= len(c.lanes) {
+			at -= len(c.lanes)
+		}
+		if l := c.lanes[at]; l != nil {
+			n += l.poll(out[n:], &c.used)
+		}
+	}
+	if c.next++; c.next >= len(c.lanes) {
+		c.next = 0
+	}
+	return n
+}
+
+func (l *cqLane) poll(out []CQE, used *atomic.Int32) int {
+	at := l.cons.Load()
+	n := min(int(l.prod.Load()-at), len(out))
+	if n == 0 {
+		return 0
+	}
+	for i := range out[:n] {
+		m := l.mem[uint64((at+uint32(i))&l.mask)*cqeWords:]
+		_ = m[3]
+		out[i] = CQE{
+			WRID: m[0], Status: WCStatus(m[1]), Opcode: WCOpcode(m[1] >> 8),
+			Flags: WCFlags(m[1] >> 16), Reason: Reason(m[1] >> 24), QPN: wire.QPN(m[1] >> 40),
+			ByteLen: uint32(m[2]), Imm: uint32(m[2] >> 32), SrcQP: wire.QPN(m[3]),
+		}
+	}
+	l.cons.Store(at + uint32(n))
+	used.Add(int32(-n))
+	return n
+}
+
+// Len is how many completions wait. Any goroutine may call it.
+func (c *CQ) Len() int { return int(c.used.Load()) }
+
+// Arm asks for one event when a completion comes, or, with solicitedOnly, when a solicited or
+// failed one comes. Arming again with less than is armed does not weaken it. As in libibverbs the
+// application polls once more after arming: what was there before makes no event. Any goroutine.
+func (c *CQ) Arm(solicitedOnly bool) {
+	if solicitedOnly {
+		c.armed.CompareAndSwap(cqIdle, cqArmedSolicited)
+		return
+	}
+	c.armed.Store(cqArmed)
+}
+
+// Resize changes the depth. It fails when more completions wait than fit. All shards and the
+// poller must be held by the caller.
+func (c *CQ) Resize(depth int) error {
+	if depth < 1 || depth > MaxCQE || c.Len() > depth {
+		return ErrCQSize
+	}
+	for i, l := range c.lanes {
+		if l != nil {
+			c.lanes[i] = l.resized(ringSlots(uint32(depth)))
+		}
+	}
+	c.depth = uint32(depth)
+	return nil
+}
+
+func (l *cqLane) resized(slots uint32) *cqLane {
+	n := &cqLane{mem: make([]uint64, slots*cqeWords), mask: slots - 1}
+	from, to := l.cons.Load(), l.prod.Load()
+	for i := from; i != to; i++ {
+		a, b := uint64(i&l.mask)*cqeWords, uint64((i-from)&n.mask)*cqeWords
+		copy(n.mem[b:b+cqeWords], l.mem[a:a+cqeWords])
+	}
+	n.prod.Store(to - from)
+	return n
+}

@@ -1,0 +1,609 @@
+package rxe
+
+import (
+	"github.com/roxie-rdma/roxie/rxe/mr"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+// This file covers the road from a work request in the send queue to a request packet.
+
+// Window bounds in packets. A veth ring holds 256 frames, a fill ring 256 to 512: the start is
+// what any path holds, the rest is earned by acknowledgements.
+const (
+	windowStart = 16
+	windowMin   = 2
+)
+
+// requester is the sending half of a QP. Send queue indices run freely; entries are the private
+// copies of taken records, at index modulo ring size:
+//
+//	tail ≤ ack ≤ cur ≤ head ≤ producer index
+//
+// tail is the oldest entry not retired, ack the oldest the network still owes something, cur the
+// one being sent, head the next record to take. PSNs: una ≤ psn ≤ sent ≤ nxt: a rewind puts psn
+// back to una, sent has never been sent, nxt is given to the next message.
+type requester struct {
+	entries []sendEntry
+	sges    []SGE
+	maxSGE  uint32
+
+	tail, ack, cur, head uint32
+	una, psn, sent, nxt  PSN
+
+	cwnd, acc  uint32 // window, and fraction of the next packet of growth
+	ssthresh   uint32
+	recover    PSN // losses before it belong to the same episode
+	inRecovery bool
+	unasked    uint32 // packets since the last AckReq
+	reads      uint32 // READs and atomics in flight
+	limit      uint32 // MSN + credits: SSN that may be sent, when limited
+	ssn        uint32 // sequence number of the last message started
+	limited    bool   // the peer gives credits
+	retries    uint8  // left
+	rnrRetries uint8
+	rnrWait    bool // nothing is sent until the timer
+	draining   bool // SQD
+	halted     bool // an entry has failed; it completes when its turn comes
+	rewound    bool // implied NAK taken for una already
+
+	// Gather position: message offset of entry gatherOf, and the SGE it falls into.
+	sgeAt    int
+	sgeOff   uint32
+	offset   uint32
+	gatherOf uint32
+
+	udAH   *AH // what the QP's template was made for
+	udDest QPN
+}
+
+func (r *requester) reset(q *QP) {
+	entries, sges := r.entries, r.sges
+	c := q.SQ.cons.Load()
+	*r = requester{entries: entries, sges: sges, maxSGE: q.init.MaxSend,
+		tail: c, ack: c, cur: c, head: c, gatherOf: c - 1}
+	r.cwnd, r.ssthresh = min(windowStart, q.dev.cfg.Window), q.dev.cfg.Window
+}
+
+// start sets the first PSN (RTR to RTS).
+func (r *requester) start(psn PSN) { r.una, r.psn, r.sent, r.nxt = psn, psn, psn, psn }
+
+func (r *requester) resetRetries(q *QP) {
+	r.retries, r.rnrRetries = q.attr.RetryCnt, q.attr.RNRRetry
+	r.rewound = false
+}
+
+// entry is the private copy of index i.
+func (r *requester) entry(i uint32) *sendEntry { return &r.entries[i&uint32(len(r.entries)-1)] }
+
+// sgesOf are the SGEs of index i.
+func (r *requester) sgesOf(i uint32) []SGE {
+	o := (i & uint32(len(r.entries)-1)) * r.maxSGE
+	return r.sges[o : o+uint32(r.entry(i).nsge)]
+}
+
+// take copies the next posted record, if there is one.
+func (q *QP) take() bool {
+	r := &q.req
+	if q.SQ.posted(r.head) == 0 {
+		return false
+	}
+	if r.entries == nil {
+		n := ringSlots(q.SQ.depth)
+		r.entries = make([]sendEntry, n)
+		r.sges = make([]SGE, n*r.maxSGE)
+	}
+	e := r.entry(r.head)
+	o := (r.head & uint32(len(r.entries)-1)) * r.maxSGE
+	decodeSend(q.SQ.slot(r.head), e, r.sges[o:o+r.maxSGE], q.init.MaxInline)
+	r.head++
+	if e.state == entryNew && !postable(q.typ, e.opcode) {
+		e.fail(WCLocQPOpErr, ReasonBadWQE)
+	}
+	if e.state == entryNew && e.opcode == WRRDMARead && packets(e.length, q.pmtu) >= 1<<23 {
+		e.fail(WCLocLenErr, ReasonMsgTooLong)
+	}
+	if e.state == entryNew && atomicOp(e.opcode) && (e.length != 8 || e.remoteAddr%8 != 0) {
+		e.fail(WCLocQPOpErr, ReasonBadWQE)
+	}
+	return true
+}
+
+func atomicOp(op WROpcode) bool {
+	return op == WRAtomicCmpSwap || op == WRAtomicFetchAdd || op == WRAtomicWrite
+}
+
+// answered reports whether an operation completes by its own response rather than an ACK, and so
+// counts against the READ/atomic depth.
+func (e *sendEntry) answered() bool {
+	switch e.opcode {
+	case WRRDMARead, WRAtomicCmpSwap, WRAtomicFetchAdd, WRFlush, WRAtomicWrite:
+		return true
+	}
+	return false
+}
+
+func (e *sendEntry) local() bool {
+	return e.opcode == WRRegMR || e.opcode == WRLocalInv || e.opcode == WRBindMW
+}
+
+// packets is how many PSNs a message of n bytes takes.
+func packets(n, pmtu uint32) uint32 {
+	if n == 0 {
+		return 1
+	}
+	return (n-1)/pmtu + 1
+}
+
+// nextRequest builds the next request packet, or returns 0 when none may be sent now.
+// A datagram delivered inside the device is -1.
+func (q *QP) nextRequest(f Frame) int {
+	switch q.state {
+	case StateRTS, StateSQD:
+	default:
+		return 0
+	}
+	e := q.nextToSend()
+	if e == nil {
+		return 0
+	}
+	switch q.typ {
+	case RC:
+		return q.sendRC(f, e)
+	case UC:
+		return q.sendUC(f, e)
+	}
+	return q.sendUD(f, e)
+}
+
+// nextToSend finds the entry whose packet may go out now, running local operations on the way.
+func (q *QP) nextToSend() *sendEntry {
+	r := &q.req
+	for !r.rnrWait {
+		if r.cur == r.head {
+			if r.halted || q.state == StateSQD || !q.take() {
+				return nil
+			}
+		}
+		e := r.entry(r.cur)
+		switch {
+		case e.state == entryFailed:
+			r.halted = true
+			q.retire()
+			return nil
+		case e.local():
+			if e.state != entryNew {
+				r.cur++ // executed before a rewind
+			} else if !q.runLocal(e) {
+				return nil
+			}
+		case e.state == entryNew:
+			if q.state == StateSQD || !q.mayStart(e) {
+				return nil
+			}
+			q.startMessage(e)
+			return e
+		default:
+			if !q.mayContinue() {
+				return nil
+			}
+			return e
+		}
+	}
+	return nil
+}
+
+// mayStart applies the rules about beginning a message: fence, READ depth, credits, window.
+func (q *QP) mayStart(e *sendEntry) bool {
+	r := &q.req
+	if q.typ != RC {
+		return true
+	}
+	if e.flags&SendFence != 0 && r.reads > 0 {
+		return false
+	}
+	if e.answered() {
+		if q.attr.MaxQPRdAtomic == 0 {
+			e.fail(WCLocQPOpErr, ReasonNoResources)
+			r.halted = true
+			q.retire()
+			return false
+		}
+		if r.reads >= uint32(q.attr.MaxQPRdAtomic) {
+			return false
+		}
+	}
+	if r.limited && e.consumesCredit() && int32((r.ssn+1-r.limit)<<8) > 0 && r.una != r.nxt {
+		return false // out of credits; one message may still go when nothing is outstanding
+	}
+	return q.mayContinue()
+}
+
+func (e *sendEntry) consumesCredit() bool {
+	switch e.opcode {
+	case WRSend, WRSendWithImm, WRSendWithInv, WRRDMAWriteWithImm:
+		return true
+	}
+	return false
+}
+
+// mayContinue applies the window.
+func (q *QP) mayContinue() bool {
+	return q.typ != RC || uint32(q.req.psn.Diff(q.req.una)) < q.req.cwnd
+}
+
+// startMessage gives e its PSNs.
+func (q *QP) startMessage(e *sendEntry) {
+	r := &q.req
+	n := uint32(1)
+	switch e.opcode {
+	case WRAtomicCmpSwap, WRAtomicFetchAdd, WRFlush, WRAtomicWrite:
+	default:
+		n = packets(e.length, q.pmtu)
+	}
+	e.first, e.last = r.nxt, r.nxt.Add(n-1)
+	r.nxt = r.nxt.Add(n)
+	e.state = entryStarted
+	r.ssn++
+	if e.answered() {
+		r.reads++
+	}
+	r.gatherOf, r.sgeAt, r.sgeOff, r.offset = r.cur, 0, 0, 0
+}
+
+// sendRC builds the packet of PSN r.psn, which belongs to e.
+func (q *QP) sendRC(f Frame, e *sendEntry) int {
+	r := &q.req
+	if e.answered() {
+		return q.sendAnswered(f, e)
+	}
+	k := uint32(r.psn.Diff(e.first))
+	op, n := q.segment(e, k)
+	last := r.psn == e.last
+	hdr := q.tmpl.Begin(f.Head, op)
+	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
+		return q.sendFault()
+	}
+	bth := (*wire.BTH)(hdr)
+	bth.SetPSN(r.psn)
+	bth.SetSolicited(last && e.flags&SendSolicited != 0)
+	r.unasked++
+	if last || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || r.windowFull() {
+		bth.SetAckReq(true)
+		r.unasked = 0
+	}
+	putExtensions(hdr, op, e)
+	q.advance(e, r.psn.Next(), int(n))
+	return q.tmpl.Finish(f, op, int(n))
+}
+
+// windowFull reports whether the packet being built is the last one the window admits.
+func (r *requester) windowFull() bool { return uint32(r.psn.Diff(r.una))+1 >= r.cwnd }
+
+// advance moves the send position behind a packet of e that has been built; the next one to send
+// has PSN next.
+func (q *QP) advance(e *sendEntry, next PSN, payload int) {
+	r := &q.req
+	if r.psn.Diff(r.sent) < 0 {
+		q.shard.C.Retransmits++
+		q.Stats.Retransmits++
+	}
+	if next.Diff(r.sent) > 0 {
+		r.sent = next
+	}
+	r.psn = next
+	if next.Diff(e.last) > 0 {
+		r.cur++
+	}
+	q.Stats.SentPkts++
+	q.Stats.SentBytes += uint64(payload)
+	if q.timer.at == Never {
+		q.armAck()
+	}
+}
+
+// segment gives opcode and payload size of packet k of a SEND or WRITE.
+func (q *QP) segment(e *sendEntry, k uint32) (op wire.Opcode, n uint32) {
+	total := uint32(e.last.Diff(e.first)) + 1
+	n = q.pmtu
+	if k == total-1 {
+		n = e.length - k*q.pmtu
+	}
+	base := wire.RCSendFirst
+	if e.opcode == WRRDMAWrite || e.opcode == WRRDMAWriteWithImm {
+		base = wire.RCWriteFirst
+	}
+	if q.typ == UC {
+		base |= wire.UCSendFirst
+	}
+	const middle, last, only, imm = 1, 2, 4, 1 // distances from FIRST in the opcode table
+	switch {
+	case k != total-1 && k == 0:
+		return base, n
+	case k != total-1:
+		return base + middle, n
+	}
+	inv := e.opcode == WRSendWithInv
+	switch {
+	case inv && total == 1:
+		return wire.RCSendOnlyInv, n
+	case inv:
+		return wire.RCSendLastInv, n
+	case total == 1:
+		op = base + only
+	default:
+		op = base + last
+	}
+	if e.opcode == WRSendWithImm || e.opcode == WRRDMAWriteWithImm {
+		op += imm
+	}
+	return op, n
+}
+
+// putExtensions writes RETH, immediate and invalidated key behind the BTH.
+func putExtensions(hdr []byte, op wire.Opcode, e *sendEntry) {
+	i := op.Info()
+	if i.RETHOff != 0 {
+		h := (*wire.RETH)(hdr[i.RETHOff:])
+		h.SetVA(e.remoteAddr)
+		h.SetRKey(uint32(e.rkey))
+		h.SetLength(e.length)
+	}
+	if i.ImmOff != 0 {
+		(*wire.ImmDt)(hdr[i.ImmOff:]).Set(e.imm)
+	}
+	if i.InvOff != 0 {
+		(*wire.IETH)(hdr[i.InvOff:]).SetRKey(e.imm)
+	}
+}
+
+// sendAnswered builds a READ, atomic, FLUSH or ATOMIC WRITE request. A READ that has part of its
+// answer asks for the rest only.
+func (q *QP) sendAnswered(f Frame, e *sendEntry) int {
+	r := &q.req
+	off := uint32(r.psn.Diff(e.first)) * q.pmtu
+	var op wire.Opcode
+	n := 0
+	switch e.opcode {
+	case WRRDMARead:
+		op = wire.RCReadRequest
+	case WRAtomicCmpSwap:
+		op = wire.RCCmpSwap
+	case WRAtomicFetchAdd:
+		op = wire.RCFetchAdd
+	case WRFlush:
+		op, off = wire.RCFlush, 0
+	case WRAtomicWrite:
+		op, off, n = wire.RCAtomicWrite, 0, 8
+	}
+	hdr := q.tmpl.Begin(f.Head, op)
+	if n > 0 && !q.gather(f, q.tmpl.HeaderLen(op), e, 0, n) {
+		return q.sendFault()
+	}
+	bth := (*wire.BTH)(hdr)
+	bth.SetPSN(r.psn)
+	bth.SetAckReq(true)
+	r.unasked = 0
+	i := op.Info()
+	if i.RETHOff != 0 {
+		h := (*wire.RETH)(hdr[i.RETHOff:])
+		h.SetVA(e.remoteAddr + uint64(off))
+		h.SetRKey(uint32(e.rkey))
+		h.SetLength(e.length - off)
+	}
+	if i.FETHOff != 0 {
+		(*wire.FETH)(hdr[i.FETHOff:]).Set(e.flush&15, e.flush>>4)
+	}
+	if i.AtomicETHOff != 0 {
+		h := (*wire.AtomicETH)(hdr[i.AtomicETHOff:])
+		h.SetVA(e.remoteAddr)
+		h.SetRKey(uint32(e.rkey))
+		if op == wire.RCCmpSwap {
+			h.SetSwapAdd(e.swap)
+			h.SetCompare(e.compareAdd)
+		} else {
+			h.SetSwapAdd(e.compareAdd)
+			h.SetCompare(0)
+		}
+	}
+	q.advance(e, e.last.Next(), n)
+	return q.tmpl.Finish(f, op, n)
+}
+
+// sendUC builds a packet of an unreliable connection; the message is complete once sent.
+func (q *QP) sendUC(f Frame, e *sendEntry) int {
+	r := &q.req
+	k := uint32(r.psn.Diff(e.first))
+	op, n := q.segment(e, k)
+	hdr := q.tmpl.Begin(f.Head, op)
+	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
+		return q.sendFault()
+	}
+	bth := (*wire.BTH)(hdr)
+	bth.SetPSN(r.psn)
+	last := r.psn == e.last
+	bth.SetSolicited(last && e.flags&SendSolicited != 0)
+	putExtensions(hdr, op, e)
+	q.Stats.SentPkts++
+	q.Stats.SentBytes += uint64(n)
+	r.psn = r.psn.Next()
+	r.sent = r.psn
+	if last {
+		q.sentUnreliable(e)
+	}
+	return q.tmpl.Finish(f, op, int(n))
+}
+
+// sentUnreliable retires a message that needs no acknowledgement.
+func (q *QP) sentUnreliable(e *sendEntry) {
+	r := &q.req
+	e.state = entryDone
+	r.cur++
+	r.ack, r.una = r.cur, r.psn
+	q.retire()
+}
+
+// gather copies n payload bytes from offset off of e's message into f at byte position at. The
+// position in the SGEs is remembered, so that a message is walked once. It is false when a local
+// key does not allow it; e has failed then.
+func (q *QP) gather(f Frame, at int, e *sendEntry, off uint32, n int) bool {
+	if n == 0 {
+		return true
+	}
+	head := f.Head[at:]
+	if len(head) > n {
+		head = head[:n]
+	}
+	if !q.gatherTo(head, e, off) {
+		return false
+	}
+	if rest := n - len(head); rest > 0 {
+		return q.gatherTo(f.Tail[:rest], e, off+uint32(len(head)))
+	}
+	return true
+}
+
+func (q *QP) gatherTo(dst []byte, e *sendEntry, off uint32) bool {
+	r := &q.req
+	if e.inline {
+		getInline(dst, q.SQ.slot(r.cur)[sendHeaderWords:], off)
+		return true
+	}
+	sges := r.sgesOf(r.cur)
+	if r.offset != off || r.gatherOf != r.cur {
+		r.seekSGE(sges, off)
+	}
+	for len(dst) > 0 {
+		if r.sgeAt >= len(sges) {
+			e.fail(WCLocLenErr, ReasonMsgTooLong)
+			return false
+		}
+		sge := &sges[r.sgeAt]
+		n := min(sge.Length-r.sgeOff, uint32(len(dst)))
+		if n > 0 {
+			va := sge.Addr + uint64(r.sgeOff)
+			v, fault := q.shard.check(sge.LKey, q.pd, q.qpn, 0, va, uint64(n))
+			if fault != mr.FaultNone || !v.List().CopyOut(v.Offset(va), dst[:n]) {
+				e.fail(WCLocProtErr, faultReason(fault))
+				return false
+			}
+		}
+		dst = dst[n:]
+		r.offset += n
+		if r.sgeOff += n; r.sgeOff == sge.Length {
+			r.sgeAt, r.sgeOff = r.sgeAt+1, 0
+		}
+	}
+	return true
+}
+
+// seekSGE finds message offset off in the SGEs of the current entry.
+func (r *requester) seekSGE(sges []SGE, off uint32) {
+	r.gatherOf, r.offset = r.cur, off
+	r.sgeAt, r.sgeOff = 0, off
+	for r.sgeAt < len(sges) && r.sgeOff >= sges[r.sgeAt].Length {
+		r.sgeOff -= sges[r.sgeAt].Length
+		r.sgeAt++
+	}
+}
+
+// sendFault stops the send queue at an entry that has just failed: it completes with its status
+// when all before it have completed.
+func (q *QP) sendFault() int {
+	q.req.halted = true
+	q.shard.C.SendErr++
+	q.retire()
+	return 0
+}
+
+// rewind goes back to the oldest unacknowledged PSN (go-back-N).
+func (q *QP) rewind() {
+	r := &q.req
+	r.cur, r.psn = r.ack, r.una
+	r.unasked = 0
+	q.shard.C.CompleterRetryErr++
+	q.shard.wantSend(q)
+}
+
+// armAck starts the retransmission timer.
+func (q *QP) armAck() {
+	at := AckTimeout(q.attr.Timeout)
+	if at != Never {
+		at += q.shard.now
+	}
+	q.shard.wheel.set(&q.timer, at)
+}
+
+// expire is the timer: the end of an RNR wait, or no answer for too long.
+func (q *QP) expire(now Time) {
+	r := &q.req
+	if q.typ != RC || q.state != StateRTS && q.state != StateSQD {
+		return
+	}
+	if r.rnrWait {
+		r.rnrWait = false
+		q.rewind()
+		return
+	}
+	if r.una == r.sent {
+		return
+	}
+	q.shard.C.Timeouts++
+	q.Stats.Timeouts++
+	if r.retries == 0 {
+		q.shard.C.RetryExceededErr++
+		q.failOldest(WCRetryExcErr, ReasonTimeout)
+		return
+	}
+	r.retries--
+	r.rewound = false
+	q.lost(true)
+	q.rewind()
+	q.armAck()
+}
+
+// lost halves the window, once for all losses of one flight.
+func (q *QP) lost(timeout bool) {
+	r := &q.req
+	if r.inRecovery && r.una.Diff(r.recover) < 0 && !timeout {
+		return
+	}
+	q.shard.C.WindowHalved++
+	r.inRecovery, r.recover = true, r.sent
+	r.ssthresh = max(r.cwnd/2, windowMin)
+	r.cwnd, r.acc = r.ssthresh, 0
+}
+
+// grow opens the window by n acknowledged packets: by as many below the threshold, by one a
+// window above it.
+func (r *requester) grow(n, limit uint32) {
+	if r.inRecovery && r.una.Diff(r.recover) >= 0 {
+		r.inRecovery = false
+	}
+	if r.cwnd >= limit {
+		return
+	}
+	if r.cwnd < r.ssthresh {
+		r.cwnd = min(r.cwnd+n, limit)
+		return
+	}
+	for r.acc += n; r.acc >= r.cwnd && r.cwnd < limit; r.cwnd++ {
+		r.acc -= r.cwnd
+	}
+}
+
+// checkDrained reports the end of draining in SQD.
+func (q *QP) checkDrained() {
+	r := &q.req
+	if q.state != StateSQD || !r.draining {
+		return
+	}
+	for i := r.tail; i != r.head; i++ {
+		if s := r.entry(i).state; s == entryStarted || s == entryGrace {
+			return
+		}
+	}
+	r.draining = false
+	if q.attr.EnSQDAsyncNotify {
+		q.shard.emit(Event{Type: EventSQDrained, QP: q})
+	}
+}
