@@ -63,8 +63,8 @@ func exact(frame []byte, cut int) Frame {
 	return f
 }
 
-// rawPacket makes an Ethernet frame around the bytes from BTH to the end of the padding and adds a
-// right ICRC, without the code under test.
+// rawPacket makes an Ethernet frame around the bytes from BTH to the end of the padding and, when
+// they hold a whole BTH, adds a right ICRC, without the code under test.
 func rawPacket(v6 bool, transport []byte) []byte {
 	be := binary.BigEndian
 	b := []byte{2, 0, 0, 0, 7, 2, 2, 0, 0, 0, 7, 1}
@@ -88,7 +88,9 @@ func rawPacket(v6 bool, transport []byte) []byte {
 	b = append(b, 0, 0)
 	b = append(b, transport...)
 	b = append(b, 0, 0, 0, 0)
-	binary.LittleEndian.PutUint32(b[len(b)-4:], refICRC(b[ip:], v6))
+	if len(transport) >= 12 {
+		binary.LittleEndian.PutUint32(b[len(b)-4:], refICRC(b[ip:], v6))
+	}
 	return b
 }
 
