@@ -1,7 +1,7 @@
 package xdp
 
 import (
-	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,36 +10,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From linux/sock_diag.h and linux/xdp_diag.h.
-const (
-	sockDiagByFamily = 20
-	xdpShowInfo      = 1 // ask for XDP_DIAG_INFO
-	xdpDiagInfo      = 1 // attribute: u32 ifindex, u32 queue
-	sizeofDiagReq    = 20
-	sizeofDiagMsg    = 16
-)
-
-// holders finds the processes that have an AF_XDP socket other than fd bound to the queue, as far as
-// socket diagnostics and /proc show them. It runs only on the way to an error.
-func holders(fd, ifindex, queue int) []Holder {
-	own := uint32(0)
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) == nil {
-		own = uint32(st.Ino)
-	}
-	inodes := map[string]bool{}
-	for _, ino := range boundInodes(ifindex, queue) {
-		if ino != own {
-			inodes["socket:["+strconv.FormatUint(uint64(ino), 10)+"]"] = true
+// holders finds the processes that have an AF_XDP socket bound to the queue, as far as /proc shows and
+// the rights go (CAP_SYS_PTRACE for other users' processes). It runs only on the way to an error.
+//
+// Socket diagnostics for AF_XDP are rarely built into kernels, and neither /proc nor getsockname tells
+// what such a socket is bound to. But bind does: to share the memory of a socket on the same queue is
+// EINVAL for one that has fill and completion rings of its own, to share that of any other is EBUSY
+// while the queue is taken. So each candidate is borrowed for one bind that always fails.
+func holders(ifindex, queue int) []Holder {
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	rings := map[string]bool{}    // AF_XDP sockets, as "socket:[inode]"
+	mapsOf := map[string]string{} // by process
+	for _, p := range procs {
+		maps, _ := os.ReadFile(p + "/maps")
+		mapsOf[p] = string(maps)
+		for line := range strings.Lines(string(maps)) {
+			if name, ok := fillRing(line); ok {
+				rings[name] = true
+			}
 		}
 	}
-	if len(inodes) == 0 {
-		return nil
-	}
-	var found []Holder
-	procs, _ := filepath.Glob("/proc/[0-9]*")
+	bound := map[string]bool{} // those on the queue
+	probed := map[string]bool{}
+	fdsOf := map[string][]string{} // AF_XDP sockets open, by process
 	for _, p := range procs {
-		if holdsFD(p, inodes) || holdsMapping(p, inodes) {
+		fds, _ := os.ReadDir(p + "/fd")
+		for _, f := range fds {
+			name, err := os.Readlink(p + "/fd/" + f.Name())
+			if err != nil || !rings[name] {
+				continue
+			}
+			fdsOf[p] = append(fdsOf[p], name)
+			if !probed[name] {
+				probed[name] = true
+				bound[name] = boundTo(p, f.Name(), ifindex, queue)
+			}
+		}
+	}
+	if found := who(procs, func(p string) bool {
+		return containsAny(fdsOf[p], bound) || mapsAny(mapsOf[p], bound)
+	}); len(found) != 0 {
+		return found
+	}
+	// A ring mapped by a process that has closed its socket keeps the queue bound too, but nothing can
+	// be asked about it.
+	return who(procs, func(p string) bool {
+		for line := range strings.Lines(mapsOf[p]) {
+			if name, ok := fillRing(line); ok && !probed[name] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// who lists the processes that match.
+func who(procs []string, match func(proc string) bool) []Holder {
+	var found []Holder
+	for _, p := range procs {
+		if match(p) {
 			pid, _ := strconv.Atoi(filepath.Base(p))
 			comm, _ := os.ReadFile(p + "/comm")
 			found = append(found, Holder{PID: pid, Command: strings.TrimSpace(string(comm))})
@@ -48,85 +77,65 @@ func holders(fd, ifindex, queue int) []Holder {
 	return found
 }
 
-// holdsFD says whether a process has one of the sockets open.
-func holdsFD(proc string, inodes map[string]bool) bool {
-	fds, _ := os.ReadDir(proc + "/fd")
-	for _, f := range fds {
-		if to, err := os.Readlink(proc + "/fd/" + f.Name()); err == nil && inodes[to] {
+// fillRing reads a line of /proc/PID/maps and says whether it is the fill ring of an AF_XDP socket, which
+// its offset tells, and of which.
+func fillRing(line string) (socket string, ok bool) {
+	f := strings.Fields(line)
+	if len(f) < 6 || !strings.HasPrefix(f[5], "socket:[") {
+		return "", false
+	}
+	off, err := strconv.ParseUint(f[2], 16, 64)
+	return f[5], err == nil && off == unix.XDP_UMEM_PGOFF_FILL_RING
+}
+
+func containsAny(names []string, set map[string]bool) bool {
+	for _, n := range names {
+		if set[n] {
 			return true
 		}
 	}
 	return false
 }
 
-// holdsMapping says whether a process still maps a ring of one of the sockets, which is enough to keep
-// the queue bound.
-func holdsMapping(proc string, inodes map[string]bool) bool {
-	maps, _ := os.ReadFile(proc + "/maps")
-	for line := range strings.Lines(string(maps)) {
-		if i := strings.Index(line, "socket:["); i >= 0 && inodes[strings.TrimSpace(line[i:])] {
+func mapsAny(maps string, set map[string]bool) bool {
+	for line := range strings.Lines(maps) {
+		if i := strings.Index(line, "socket:["); i >= 0 && set[strings.TrimSpace(line[i:])] {
 			return true
 		}
 	}
 	return false
 }
 
-// boundInodes asks the kernel for the AF_XDP sockets of this network namespace and returns the inodes
-// of those on the queue. It returns none if the kernel has no AF_XDP diagnostics.
-func boundInodes(ifindex, queue int) []uint32 {
-	nl, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+// boundTo says whether descriptor fd of a process is a socket bound to the queue.
+func boundTo(proc, fd string, ifindex, queue int) bool {
+	pid, _ := strconv.Atoi(filepath.Base(proc))
+	n, _ := strconv.Atoi(fd)
+	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil
+		return false
 	}
-	defer unix.Close(nl)
-	tv := unix.NsecToTimeval(1e9)
-	_ = unix.SetsockoptTimeval(nl, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	req := make([]byte, unix.NLMSG_HDRLEN+sizeofDiagReq)
-	le := binary.NativeEndian
-	le.PutUint32(req[0:], uint32(len(req)))
-	le.PutUint16(req[4:], sockDiagByFamily)
-	le.PutUint16(req[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	req[unix.NLMSG_HDRLEN] = unix.AF_XDP
-	le.PutUint32(req[unix.NLMSG_HDRLEN+8:], xdpShowInfo)
-	if unix.Sendto(nl, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
-		return nil
+	defer unix.Close(pidfd)
+	theirs, err := unix.PidfdGetfd(pidfd, n, 0)
+	if err != nil {
+		return false
 	}
-	var inodes []uint32
-	buf := make([]byte, 1<<16)
-	for {
-		n, _, err := unix.Recvfrom(nl, buf, 0)
-		if err != nil || n < unix.NLMSG_HDRLEN {
-			return inodes
-		}
-		for m := buf[:n]; len(m) >= unix.NLMSG_HDRLEN; {
-			size := int(le.Uint32(m))
-			if size < unix.NLMSG_HDRLEN || size > len(m) || le.Uint16(m[4:]) != sockDiagByFamily {
-				return inodes // the end of the dump, or an error
-			}
-			if ino, ok := matchDiag(m[unix.NLMSG_HDRLEN:size], ifindex, queue); ok {
-				inodes = append(inodes, ino)
-			}
-			m = m[min(len(m), (size+3)&^3):]
+	defer unix.Close(theirs)
+	probe, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(probe)
+	for _, opt := range []int{unix.XDP_UMEM_FILL_RING, unix.XDP_UMEM_COMPLETION_RING,
+		unix.XDP_RX_RING} {
+		if unix.SetsockoptInt(probe, unix.SOL_XDP, opt, 8) != nil {
+			return false
 		}
 	}
-}
-
-// matchDiag reads one xdp_diag_msg with its attributes.
-func matchDiag(m []byte, ifindex, queue int) (inode uint32, ok bool) {
-	le := binary.NativeEndian
-	if len(m) < sizeofDiagMsg {
-		return 0, false
-	}
-	inode = le.Uint32(m[4:])
-	for a := m[sizeofDiagMsg:]; len(a) >= 4; {
-		size := int(le.Uint16(a))
-		if size < 4 || size > len(a) {
-			return 0, false
-		}
-		if le.Uint16(a[2:]) == xdpDiagInfo && size >= 12 {
-			return inode, int(le.Uint32(a[4:])) == ifindex && int(le.Uint32(a[8:])) == queue
-		}
-		a = a[min(len(a), (size+3)&^3):]
-	}
-	return 0, false
+	err = unix.Bind(probe, &unix.SockaddrXDP{
+		Flags:        unix.XDP_SHARED_UMEM,
+		Ifindex:      uint32(ifindex),
+		QueueID:      uint32(queue),
+		SharedUmemFD: uint32(theirs),
+	})
+	return errors.Is(err, unix.EINVAL)
 }

@@ -232,7 +232,7 @@ func (s *Socket) bind(shared int) error {
 		}
 		if waited >= rebindWait {
 			return &BusyError{Interface: s.ifname, Queue: s.cfg.Queue,
-				Holders: holders(s.fd, s.ifindex, s.cfg.Queue)}
+				Holders: holders(s.ifindex, s.cfg.Queue)}
 		}
 		time.Sleep(rebindEvery)
 	}

@@ -49,6 +49,7 @@ type Socket struct {
 	nPoll int
 
 	count   Counters
+	last    KernelCounters // as they stood at Close
 	owner   owners
 	backend *backend // nil: the kernel
 
@@ -175,7 +176,7 @@ func (s *Socket) Close() error {
 
 // retire puts the socket on empty rings, where every method finds nothing to do.
 func (s *Socket) retire() {
-	s.count.kernel = s.kernelStats()
+	s.last = s.kernelStats()
 	s.rx = newConsumer(heapRing[desc](1, 0))
 	s.comp = newConsumer(heapRing[uint64](1, 0))
 	s.tx = newProducer(heapRing[desc](1, 0))

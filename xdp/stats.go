@@ -21,8 +21,6 @@ type Counters struct {
 	Kicks          uint64 // system calls to send
 	Waits          uint64 // system calls to sleep
 	BadCompletions uint64 // completions of chunks that were not sent, ignored
-
-	kernel KernelCounters
 }
 
 // KernelCounters are the kernel's own counts for the socket (XDP_STATISTICS).
@@ -48,11 +46,11 @@ func (s *Socket) Stats() Stats {
 
 func (s *Socket) kernelStats() KernelCounters {
 	if s.closed && s.fd < 0 || s.backend != nil {
-		return s.count.kernel
+		return s.last
 	}
 	var k unix.XDPStatistics
 	if getsockopt(s.fd, unix.XDP_STATISTICS, &k) != nil {
-		return s.count.kernel
+		return s.last
 	}
 	return KernelCounters{
 		RXDropped:      k.Rx_dropped,
