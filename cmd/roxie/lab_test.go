@@ -34,7 +34,8 @@ func TestLabUpExecDown(t *testing.T) {
 	if strings.Contains(stderr, "need root") {
 		t.Skip(stderr)
 	}
-	for _, want := range []string{name + "-a", "10.77.0.2/24", "MTU 4200", "2 queue(s)", "fd77::1/64"} {
+	for _, want := range []string{name + "-a", "10.77.0.2/24", "MTU 4200", "2 queue(s)",
+		"fd77::1/64"} {
 		if code != exitOK || !strings.Contains(stdout, want) {
 			t.Fatalf("up: code %d, %q, want %q in\n%s", code, stderr, want, stdout)
 		}

@@ -26,7 +26,8 @@ func TestRunExitCodes(t *testing.T) {
 		{"nearly", []string{"versoin"}, exitUsage, "", "did you mean version?"},
 		{"flag", []string{"version", "--speed"}, exitUsage, "", "--speed; see roxie version --help"},
 		{"argument", []string{"version", "7"}, exitUsage, "", "see roxie version --help"},
-		{"group", []string{"completion", "tcsh"}, exitUsage, "", `roxie completion has no command "tcsh"`},
+		{"group", []string{"completion", "tcsh"}, exitUsage, "",
+			`roxie completion has no command "tcsh"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

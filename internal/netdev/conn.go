@@ -115,7 +115,7 @@ func (c *Conn) release() {
 	}
 }
 
-// settled repeats a dump that the kernel marked as inconsistent because something changed meanwhile.
+// settled repeats a dump that the kernel marked as inconsistent: something changed meanwhile.
 func settled[T any](dump func() (T, error)) (T, error) {
 	const tries = 10
 	for i := 1; ; i++ {

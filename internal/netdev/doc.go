@@ -4,8 +4,8 @@
 // A [Conn] holds the sockets through which it asks. They belong to the network namespace in which
 // the thread that called [Open] stood, for good: open it on a goroutine that is locked to a thread
 // of the wanted namespace (runtime.LockOSThread, and let that thread end with its goroutine), then
-// use it from any goroutine. The same holds for [NewMonitor]. An interface index means nothing outside
-// its namespace.
+// use it from any goroutine. The same holds for [NewMonitor]. An interface index means nothing
+// outside its namespace.
 //
 // Addresses come as netip.Addr, without a zone: the interface index goes with them. On the wire
 // they are GIDs, see [GIDOf] and [AddrOf].

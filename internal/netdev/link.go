@@ -38,7 +38,7 @@ func (l Link) State() string {
 	case !l.Up:
 		return "down"
 	case !l.Running:
-		return "no carrier"
+		return "without carrier"
 	}
 	return "up"
 }

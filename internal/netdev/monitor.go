@@ -112,12 +112,16 @@ func monitorSocket() (*os.File, error) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, monitorBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, monitorBuffer)
 	}
+	// Without a port ID, which bind gives, the socket would count as the kernel's and hear nothing.
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	for _, group := range monitorGroups {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
-		if err != nil {
-			unix.Close(fd)
-			return nil, err
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
 		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
 	}
 	return os.NewFile(uintptr(fd), "netlink monitor"), nil
 }
@@ -179,17 +183,33 @@ func (m *Monitor) deliver(e Event) (ok bool) {
 	}
 }
 
-// receive reads what the kernel sent with one call; overrun says that messages were lost.
+// receive reads what the kernel sent with one call; overrun says that messages were lost. After an
+// overrun the kernel drops all further messages, without a word, until the socket is empty. So the
+// rest is thrown away before the overrun is reported: whoever reads everything then has missed
+// nothing.
 func receive(raw syscall.RawConn, buf []byte) (n int, overrun bool, err error) {
-	var flags int
-	var from unix.Sockaddr
 	waitErr := raw.Read(func(fd uintptr) bool {
-		n, _, flags, from, err = unix.Recvmsg(int(fd), buf, nil, 0)
+		n, overrun, err = receiveNow(int(fd), buf)
+		if overrun {
+			for err == nil {
+				_, _, err = receiveNow(int(fd), buf)
+			}
+			if errors.Is(err, unix.EAGAIN) {
+				n, err = 0, nil
+			}
+		}
 		return !errors.Is(err, unix.EAGAIN)
 	})
+	if waitErr != nil {
+		err = waitErr
+	}
+	return n, overrun, err
+}
+
+// receiveNow reads without waiting. A message that is not the kernel's counts as empty.
+func receiveNow(fd int, buf []byte) (n int, overrun bool, err error) {
+	n, _, flags, from, err := unix.Recvmsg(fd, buf, nil, 0)
 	switch {
-	case waitErr != nil:
-		return 0, false, waitErr
 	case errors.Is(err, unix.ENOBUFS):
 		return 0, true, nil
 	case errors.Is(err, unix.EINTR):
@@ -198,7 +218,7 @@ func receive(raw syscall.RawConn, buf []byte) (n int, overrun bool, err error) {
 		return 0, false, err
 	}
 	if nla, ok := from.(*unix.SockaddrNetlink); !ok || nla.Pid != 0 {
-		return 0, false, nil // not from the kernel
+		return 0, false, nil
 	}
 	return n, flags&unix.MSG_TRUNC != 0, nil
 }

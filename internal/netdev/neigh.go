@@ -153,8 +153,8 @@ func (c *Conn) Resolve(ctx context.Context, index int, dst netip.Addr) (wire.MAC
 	return c.await(ctx, index, dst)
 }
 
-// await makes the kernel resolve dst and waits for the outcome by looking at its table, first often,
-// then 20 times a second.
+// await makes the kernel resolve dst and waits for the outcome by looking at its table, first
+// often, then 20 times a second.
 func (c *Conn) await(ctx context.Context, index int, dst netip.Addr) (wire.MAC, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ResolveTimeout, errNoAnswer)
 	defer cancel()
@@ -193,13 +193,14 @@ func (c *Conn) unresolved(index int, dst netip.Addr, cause error) error {
 	case err != nil:
 		return fmt.Errorf("%w %v: %w", ErrNoNeighbour, dst, err)
 	case !link.Running:
-		return fmt.Errorf("%w %v on %s: the interface is %s", ErrNoNeighbour, dst, link.Name, link.State())
+		return fmt.Errorf("%w %v on %s: the interface is %s",
+			ErrNoNeighbour, dst, link.Name, link.State())
 	}
 	return fmt.Errorf("%w %v on %s: %w", ErrNoNeighbour, dst, link.Name, cause)
 }
 
-// Refresh makes the kernel confirm a neighbour that it does not hold as fresh, and returns its entry
-// as it was. It does not wait: changes come through a Monitor, or with the next call. Frames sent
+// Refresh makes the kernel confirm a neighbour that it does not hold as fresh, and returns its
+// entry as it was. It does not wait: changes come through a Monitor, or with the next call. Frames sent
 // past the kernel confirm nothing to it, so that whoever sends such frames calls Refresh every few
 // seconds to notice a neighbour that moved or went.
 func (c *Conn) Refresh(index int, dst netip.Addr) (Neighbour, error) {

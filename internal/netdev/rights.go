@@ -16,7 +16,7 @@ const (
 	CapNetAdmin    Cap = unix.CAP_NET_ADMIN    // attach an XDP program, set busy polling
 	CapNetRaw      Cap = unix.CAP_NET_RAW      // open an AF_XDP socket
 	CapIPCLock     Cap = unix.CAP_IPC_LOCK     // lock memory beyond RLIMIT_MEMLOCK
-	CapSysAdmin    Cap = unix.CAP_SYS_ADMIN    // enter another network namespace; stands in for CAP_BPF
+	CapSysAdmin    Cap = unix.CAP_SYS_ADMIN    // enter another network namespace
 	CapSysResource Cap = unix.CAP_SYS_RESOURCE // raise RLIMIT_MEMLOCK
 	CapBPF         Cap = unix.CAP_BPF          // load the XDP program and its maps
 )

@@ -42,7 +42,8 @@ func (c *Conn) Route(index int, src, dst netip.Addr) (Route, error) {
 	if src.IsValid() {
 		src, _ = plain(src)
 		if src.Is4() != dst.Is4() {
-			return Route{}, fmt.Errorf("%w from %v to %v: one is IPv4, the other IPv6", ErrNoRoute, src, dst)
+			return Route{}, fmt.Errorf("%w from %v to %v: one is IPv4, the other IPv6",
+				ErrNoRoute, src, dst)
 		}
 		options.SrcAddr = src.AsSlice()
 	}
@@ -56,13 +57,13 @@ func (c *Conn) Route(index int, src, dst netip.Addr) (Route, error) {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH),
 		errors.Is(err, unix.EACCES): // a route of type prohibit
-		return Route{}, fmt.Errorf("%w to %v%s: give the interface an address in its network or add a route",
-			ErrNoRoute, dst, c.through(index))
+		return Route{}, fmt.Errorf("%w to %s: give the interface an address in its network or add a route",
+			ErrNoRoute, c.journey(index, src, dst))
 	case errors.Is(err, unix.EINVAL) && src.IsValid():
-		return Route{}, fmt.Errorf("%w to %v from %v: that source is no address of this namespace",
-			ErrNoRoute, dst, src)
+		return Route{}, fmt.Errorf("%w to %s: the source is no address of this namespace",
+			ErrNoRoute, c.journey(index, src, dst))
 	case err != nil:
-		return Route{}, fmt.Errorf("look up route to %v: %w", dst, err)
+		return Route{}, fmt.Errorf("look up route to %s: %w", c.journey(index, src, dst), err)
 	}
 	return routeOf(found[0], index, src, dst), nil
 }
@@ -115,12 +116,16 @@ func addrOfIP(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok && !a.IsUnspecified()
 }
 
-// through names the interface that was asked for, for an error message.
-func (c *Conn) through(index int) string {
-	if index == 0 {
-		return ""
+// journey describes what was asked for, for an error message.
+func (c *Conn) journey(index int, src, dst netip.Addr) string {
+	text := dst.String()
+	if src.IsValid() {
+		text += " from " + src.String()
 	}
-	return " through " + c.nameOf(index)
+	if index != 0 {
+		text += " through " + c.nameOf(index)
+	}
+	return text
 }
 
 // nameOf returns the name of an interface for a message, or its index where it has gone.
