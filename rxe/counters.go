@@ -1,5 +1,7 @@
 package rxe
 
+import "github.com/roxie-rdma/roxie/rxe/mr"
+
 // Counters are a shard's totals, with Linux rxe's names where it has one. They are plain integers
 // of the shard's holder; take a copy while holding the shard.
 type Counters struct {
@@ -29,6 +31,7 @@ type Counters struct {
 	GraceStalls  uint64 // completions that had to wait for a quiescent point
 	LocalOps     uint64
 	Drops        [NumReasons]uint64 // packets dropped or refused, by reason
+	KeyFaults    [mr.NumFaults]uint64 // refused keys, own and peers', by cause
 	WindowHalved uint64
 }
 
@@ -61,6 +64,9 @@ func (c *Counters) Add(o *Counters) {
 	c.GraceStalls += o.GraceStalls
 	c.LocalOps += o.LocalOps
 	c.WindowHalved += o.WindowHalved
+	for i := range c.KeyFaults {
+		c.KeyFaults[i] += o.KeyFaults[i]
+	}
 	for i := range c.Drops {
 		c.Drops[i] += o.Drops[i]
 	}

@@ -129,7 +129,7 @@ func (q *QP) completeRecv(p *wire.Packet) verdict {
 	if f&wire.FlagInv != 0 {
 		key := mr.Key(p.Inv())
 		if _, fault := q.dev.keys.Invalidate(key, q.pd, uint32(q.qpn)); fault != mr.FaultNone {
-			q.shard.C.Drops[faultReason(fault)]++
+			q.shard.C.KeyFaults[fault]++
 			v := remoteAccess(fault)
 			v.reason, v.status = ReasonInvalidate, WCRemInvReqErr
 			return v
@@ -229,6 +229,9 @@ func (q *QP) flushMemory(p *wire.Packet) mr.Fault {
 	key := mr.Key(h.RKey())
 	if fe.Selectivity() == 1 {
 		_, f := q.dev.keys.CheckWhole(key, q.pd, uint32(q.qpn), need)
+		if f != mr.FaultNone {
+			q.shard.C.KeyFaults[f]++
+		}
 		return f
 	}
 	if h.Length() == 0 {

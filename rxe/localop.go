@@ -31,7 +31,7 @@ func (q *QP) runLocal(e *sendEntry) bool {
 	}
 	q.shard.C.LocalOps++
 	if fault != mr.FaultNone {
-		q.shard.C.Drops[faultReason(fault)]++
+		q.shard.C.KeyFaults[fault]++
 		e.fail(status, faultReason(fault))
 		return true
 	}

@@ -352,11 +352,12 @@ func (s *Shard) collectBells() {
 	}
 }
 
-// check is the key check of the packet path; a fault is counted by its cause.
+// check is the key check of the packet path. A fault is counted by its cause; the packet or work
+// request that met it is counted by whoever refuses it.
 func (s *Shard) check(key mr.Key, pd mr.PD, qpn QPN, need mr.Access, va, n uint64) (*mr.View, mr.Fault) {
 	v, f := s.dev.keys.Check(key, pd, uint32(qpn), need, va, n)
 	if f != mr.FaultNone {
-		s.C.Drops[faultReason(f)]++
+		s.C.KeyFaults[f]++
 	}
 	return v, f
 }

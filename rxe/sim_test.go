@@ -176,7 +176,7 @@ func TestLossy(t *testing.T) {
 
 func lossy(t *testing.T, seed uint64) {
 	p := newPair(t, pairConfig{
-		sim: sim.Config{Seed: seed, Faults: sim.Faults{Drop: 0.03, Duplicate: 0.02, Reorder: 0.03, Corrupt: 0.01}},
+		sim:  sim.Config{Seed: seed, Faults: sim.Faults{Drop: 0.03, Duplicate: 0.02, Reorder: 0.03, Corrupt: 0.01}},
 		node: sim.NodeConfig{Shards: 1 + int(seed%3)}, shardB: int(seed % (1 + seed%3)),
 		conn: sim.ConnAttr{PSN: rxe.PSN(0xfffff0 + seed%8), PMTU: 256 << (seed % 5)},
 		mem:  1 << 18,
