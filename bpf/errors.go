@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -134,9 +135,10 @@ func cause(err error) error {
 	return err
 }
 
-// permission turns EPERM and EACCES into a CapabilityError.
+// permission turns EPERM and EACCES into a CapabilityError, unless the verifier gave them.
 func permission(op string, err error) error {
-	if errno := cause(err); errno != unix.EPERM && errno != unix.EACCES {
+	var rejected *ebpf.VerifierError
+	if !errors.Is(err, os.ErrPermission) || errors.As(err, &rejected) {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return &CapabilityError{Op: op, Missing: missingCapabilities(), Err: err}

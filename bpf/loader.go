@@ -135,22 +135,37 @@ func Load(cfg Config) (*Program, error) {
 // another process of roxie; [ModeError] if it refuses the mode, in Auto both; [CapabilityError];
 // [ErrAttached]; [ErrClosed].
 func (p *Program) Attach(ifindex int, mode Mode) error {
+	lnk, err := p.hang(ifindex, mode)
+	if err != nil {
+		return err
+	}
+	up, carrier := waitCarrier(ifindex, p.cfg.CarrierWait)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link == lnk { // not detached meanwhile
+		p.attached.Up, p.attached.Carrier = up, carrier
+	}
+	return nil
+}
+
+// hang is Attach without the wait, which must not keep others from the counters.
+func (p *Program) hang(ifindex int, mode Mode) (link.Link, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return ErrClosed
+		return nil, ErrClosed
 	case p.link != nil:
-		return ErrAttached
+		return nil, ErrAttached
 	case mode != Auto && mode != Native && mode != Generic:
-		return fmt.Errorf("attach: %v is no mode", mode)
+		return nil, fmt.Errorf("attach: %v is no mode", mode)
 	}
 	l, err := findLink(ifindex)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if id, _ := l.program(); id != 0 {
-		return foreignError(ifindex, l)
+		return nil, foreignError(ifindex, l)
 	}
 	a := Attachment{Ifindex: ifindex, Interface: l.name, Mode: mode}
 	if mode == Auto {
@@ -165,17 +180,15 @@ func (p *Program) Attach(ifindex int, mode Mode) error {
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	info, err := lnk.Info()
 	if err != nil {
-		lnk.Close()
-		return fmt.Errorf("read link: %w", err)
+		return nil, errors.Join(fmt.Errorf("read link: %w", err), lnk.Close())
 	}
 	a.LinkID, a.ProgramID = uint32(info.ID), uint32(info.Program)
-	a.Up, a.Carrier = waitCarrier(ifindex, p.cfg.CarrierWait)
 	p.link, p.attached = lnk, a
-	return nil
+	return lnk, nil
 }
 
 // attach tries one mode.

@@ -75,16 +75,11 @@ struct {
  * Judges what stands behind the IP header. room is how many bytes the IP header says the UDP
  * datagram may take.
  */
-static always_inline enum verdict judge_udp(void *l4, void *end, __u32 room,
+static always_inline enum verdict judge_udp(const struct udphdr *udp, __u32 room,
 					    const struct address_key *key)
 {
-	struct udphdr *udp = l4;
 	__u32 len;
 
-	if (room < sizeof(*udp))
-		return VERDICT_MALFORMED;
-	if ((void *)(udp + 1) > end)
-		return VERDICT_TRUNCATED;
 	if (udp->dest != bpf_htons(ROCE_PORT))
 		return VERDICT_OTHER_PORT;
 	len = bpf_ntohs(udp->len);
@@ -95,11 +90,13 @@ static always_inline enum verdict judge_udp(void *l4, void *end, __u32 room,
 	return VERDICT_REDIRECTED;
 }
 
-/* have is the number of bytes in the frame from the IP header on. */
-static always_inline enum verdict judge_ipv4(void *l3, void *end, __u64 have,
+/* off is where the IP header starts; key has the VLAN and is given the address. */
+static always_inline enum verdict judge_ipv4(struct xdp_md *ctx, __u32 off,
 					     struct address_key *key)
 {
-	struct ipv4hdr *ip = l3;
+	struct ipv4hdr *ip = (void *)(long)ctx->data + off;
+	void *end = (void *)(long)ctx->data_end;
+	struct udphdr *udp = (void *)(ip + 1), copy;
 	__u32 hlen, tot_len;
 
 	if ((void *)(ip + 1) > end)
@@ -112,20 +109,30 @@ static always_inline enum verdict judge_ipv4(void *l3, void *end, __u64 have,
 	if (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS_OR_OFFSET))
 		return VERDICT_FRAGMENT;
 	tot_len = bpf_ntohs(ip->tot_len);
-	if (tot_len < hlen)
+	if (tot_len < hlen + sizeof(*udp))
 		return VERDICT_MALFORMED;
-	if (tot_len > have)
+	if (off + tot_len > bpf_xdp_get_buff_len(ctx))
 		return VERDICT_TRUNCATED;
+	if (hlen > sizeof(*ip)) {
+		/* The verifier allows a pointer of variable offset only with CAP_PERFMON. */
+		if (bpf_xdp_load_bytes(ctx, off + hlen, &copy, sizeof(copy)))
+			return VERDICT_TRUNCATED;
+		udp = &copy;
+	} else if ((void *)(udp + 1) > end) {
+		return VERDICT_TRUNCATED;
+	}
 	key->addr[10] = 0xff;
 	key->addr[11] = 0xff;
 	__builtin_memcpy(&key->addr[12], ip->daddr, sizeof(ip->daddr));
-	return judge_udp(l3 + hlen, end, tot_len - hlen, key);
+	return judge_udp(udp, tot_len - hlen, key);
 }
 
-static always_inline enum verdict judge_ipv6(void *l3, void *end, __u64 have,
+static always_inline enum verdict judge_ipv6(struct xdp_md *ctx, __u32 off,
 					     struct address_key *key)
 {
-	struct ipv6hdr *ip = l3;
+	struct ipv6hdr *ip = (void *)(long)ctx->data + off;
+	void *end = (void *)(long)ctx->data_end;
+	struct udphdr *udp = (void *)(ip + 1);
 	__u32 payload_len;
 
 	if ((void *)(ip + 1) > end)
@@ -137,45 +144,44 @@ static always_inline enum verdict judge_ipv6(void *l3, void *end, __u64 have,
 	if (ip->nexthdr != IPPROTO_UDP)
 		return VERDICT_NOT_UDP;
 	payload_len = bpf_ntohs(ip->payload_len);
-	if (sizeof(*ip) + payload_len > have)
+	if (payload_len < sizeof(*udp))
+		return VERDICT_MALFORMED;
+	if (off + sizeof(*ip) + payload_len > bpf_xdp_get_buff_len(ctx) || (void *)(udp + 1) > end)
 		return VERDICT_TRUNCATED;
 	__builtin_memcpy(key->addr, ip->daddr, sizeof(ip->daddr));
-	return judge_udp(ip + 1, end, payload_len, key);
+	return judge_udp(udp, payload_len, key);
+}
+
+static always_inline enum verdict judge_ip(struct xdp_md *ctx, __u32 off, __be16 proto, __u16 vlan)
+{
+	struct address_key key = {.vlan = vlan};
+
+	if (proto == bpf_htons(ETH_P_IPV4))
+		return judge_ipv4(ctx, off, &key);
+	if (proto == bpf_htons(ETH_P_IPV6))
+		return judge_ipv6(ctx, off, &key);
+	return VERDICT_NOT_IP;
 }
 
 /* Returns VERDICT_REDIRECTED for a frame that is ours; whether a socket waits is not known yet. */
 static always_inline enum verdict judge(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data;
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct vlanhdr *tag = (void *)(eth + 1);
 	void *end = (void *)(long)ctx->data_end;
-	struct address_key key = {};
-	struct ethhdr *eth = data;
-	void *l3 = eth + 1;
-	__u64 have = bpf_xdp_get_buff_len(ctx) - sizeof(*eth);
-	__be16 proto;
 
-	if (l3 > end)
+	if ((void *)(eth + 1) > end)
 		return VERDICT_TRUNCATED;
-	proto = eth->proto;
-	if (proto == bpf_htons(ETH_P_8021Q)) {
-		struct vlanhdr *tag = l3;
-
-		l3 = tag + 1;
-		if (l3 > end)
-			return VERDICT_TRUNCATED;
-		have -= sizeof(*tag);
-		key.vlan = bpf_ntohs(tag->tci) & VLAN_VID_MASK;
-		proto = tag->proto;
-		if (proto == bpf_htons(ETH_P_8021Q))
-			return VERDICT_QINQ;
-	}
-	if (proto == bpf_htons(ETH_P_IPV4))
-		return judge_ipv4(l3, end, have, &key);
-	if (proto == bpf_htons(ETH_P_IPV6))
-		return judge_ipv6(l3, end, have, &key);
-	if (proto == bpf_htons(ETH_P_8021AD))
+	if (eth->proto == bpf_htons(ETH_P_8021AD))
 		return VERDICT_QINQ;
-	return VERDICT_NOT_IP;
+	if (eth->proto != bpf_htons(ETH_P_8021Q))
+		return judge_ip(ctx, sizeof(*eth), eth->proto, 0);
+	if ((void *)(tag + 1) > end)
+		return VERDICT_TRUNCATED;
+	if (tag->proto == bpf_htons(ETH_P_8021Q) || tag->proto == bpf_htons(ETH_P_8021AD))
+		return VERDICT_QINQ;
+	return judge_ip(ctx, sizeof(*eth) + sizeof(*tag), tag->proto,
+			bpf_ntohs(tag->tci) & VLAN_VID_MASK);
 }
 
 SEC("xdp.frags")

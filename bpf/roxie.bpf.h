@@ -44,6 +44,8 @@ struct xdp_md {
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
 static __u64 (*bpf_xdp_get_buff_len)(struct xdp_md *ctx) = (void *)188;
+static long (*bpf_xdp_load_bytes)(struct xdp_md *ctx, __u32 offset, void *buf,
+				 __u32 len) = (void *)189;
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define bpf_htons(x) ((__be16)__builtin_bswap16(x))
