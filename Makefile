@@ -61,8 +61,7 @@ vet-arm64: ## go vet as an arm64 machine would see the tree
 .PHONY: test-arm64
 test-arm64: ## the ring tests as arm64 code in an emulator: memory order, alignment
 	@scripts/need arm64
-	@emulator=$$(command -v qemu-aarch64-static || command -v qemu-aarch64) && set -x && \
-		GOARCH=arm64 CGO_ENABLED=0 $(GO) test -exec "$$emulator" -run Ring ./xdp
+	@scripts/test-arm64
 
 .PHONY: check
 check: ## what CI runs: all gates of .ci/run
