@@ -27,7 +27,8 @@ type conn struct {
 	qpKey     qpKey
 	listener  *listener // while the application has not answered
 	service   ServiceID
-	tid       uint64
+	tid       uint64 // of the transaction that our next answer belongs to
+	reqTID    uint64 // passive: of the REQ
 	remoteID  uint32 // the peer's communication id, if known
 	known     bool   // remoteID is
 	local     Param
@@ -213,17 +214,10 @@ func (m *Machine) rejected(c *conn, mad *MAD) {
 	ev.TimeWait = q.Reason == ReasonStaleConn ||
 		c.state == StateREPRcvd || c.state == StateMRAREPSent
 	m.emit(c, ev)
-	switch {
-	case ev.TimeWait:
+	if ev.TimeWait {
 		m.timewait(c)
-	case c.active:
-		m.remove(c)
-	default:
-		// A late duplicate of the REQ must not look like a new one.
-		c.msg = Encode(c.tid, &REJ{
-			RemoteID: c.remoteID, Message: KindREQ, Reason: ReasonStaleConn,
-		})
-		m.part(c)
+	} else {
+		m.forget(c)
 	}
 }
 
@@ -253,7 +247,19 @@ func (m *Machine) timewait(c *conn) {
 
 func (m *Machine) timewaitOver(c *conn) {
 	m.emit(c, Event{Kind: EventTimewaitExit})
-	m.remove(c)
+	m.forget(c)
+}
+
+// forget removes c. A late duplicate of a passive side's REQ must not look like a new request.
+func (m *Machine) forget(c *conn) {
+	if c.active {
+		m.remove(c)
+		return
+	}
+	c.msg = Encode(c.reqTID, &REJ{
+		RemoteID: c.remoteID, Message: KindREQ, Reason: ReasonStaleConn,
+	})
+	m.part(c)
 }
 
 // rejectStale answers an old REQ of a connection that is over.

@@ -166,13 +166,13 @@ func field[T ~uint8 | ~uint16 | ~uint32 | ~uint64](l *layout, off, bit, width in
 	}
 }
 
-// flag moves one bit.
-func flag(l *layout, off, bit int, v *bool) {
+// bit moves one bit.
+func bit(l *layout, off, n int, v *bool) {
 	var x uint8
 	if *v {
 		x = 1
 	}
-	field(l, off, bit, 1, &x)
+	field(l, off, n, 1, &x)
 	*v = x != 0
 }
 

@@ -183,7 +183,7 @@ func samePartition(a, b uint16) bool { return (a^b)&0x7fff == 0 && (a|b)&0x8000 
 func (m *Machine) takeREQ(c *conn, mad *MAD, q *REQ) {
 	c.service = q.Service
 	c.remoteID, c.known = q.LocalID, true
-	c.tid = mad.TID()
+	c.tid, c.reqTID = mad.TID(), mad.TID()
 	c.remote = Param{
 		QPN: q.QPN, PSN: q.PSN,
 		ResponderResources: q.ResponderResources, InitiatorDepth: q.InitiatorDepth,

@@ -24,14 +24,17 @@ type Epoch uint64
 // two sees the other.
 //
 // Nobody ever blocks. Whoever cannot wait by asking again registers with Want, and the shard
-// that passes last gets the waiter's bit from Quiesce or Leave.
+// that passes last gets the waiter's bit from Quiesce or Leave. A shard's Enter, Quiesce and Leave
+// are called by whoever holds the shard; everything else by anyone.
 type Grace struct {
-	epoch  atomic.Uint64 // the current one, from 1
-	_      [56]byte
-	done   atomic.Uint64 // highest epoch known to have passed
-	want   atomic.Uint64 // waiters by bit
-	epochs [MaxShards]atomic.Uint64
-	marks  []mark
+	epoch atomic.Uint64 // the current one, from 1
+	_     [56]byte
+	done  atomic.Uint64            // highest epoch known to have passed
+	want  atomic.Uint64            // waiters by bit
+	wants [MaxShards]atomic.Uint64 // the epoch each waits for
+	marks []mark
+
+	step func(p *atomic.Uint64) // tests: see pause; else nil
 }
 
 // mark is one shard's: the epoch it saw at its last quiescent point, 0 while it is offline.
@@ -48,90 +51,131 @@ func NewGrace(n int) *Grace {
 }
 
 // Enter brings a shard online, before it may use a view.
-func (g *Grace) Enter(shard int) { g.marks[shard].Store(g.epoch.Load()) }
+func (g *Grace) Enter(shard int) { g.see(shard) }
+
+// see notes the current epoch for a shard.
+func (g *Grace) see(shard int) {
+	g.pause(&g.epoch)
+	now := g.epoch.Load()
+	g.pause(&g.marks[shard].Uint64)
+	g.marks[shard].Store(now)
+}
 
 // Quiesce passes a quiescent point of an online shard: it holds no view from before the call. It
-// returns the waiters whose epoch has passed, as bits; the caller wakes them.
+// returns the waiters whose epoch has passed, as bits, the caller's own included; the caller
+// wakes the others.
 func (g *Grace) Quiesce(shard int) (wake uint64) {
-	g.marks[shard].Store(g.epoch.Load())
-	if g.want.Load() == 0 {
-		return 0
-	}
+	g.see(shard)
 	return g.wake()
 }
 
 // Leave takes a shard offline: it holds no view, and uses none before Enter. It returns the waiters
-// to wake, as Quiesce does.
+// to wake, as Quiesce does; a shard that finds its own bit there has something to do before it sleeps.
 func (g *Grace) Leave(shard int) (wake uint64) {
+	g.pause(&g.marks[shard].Uint64)
 	g.marks[shard].Store(0)
-	if g.want.Load() == 0 {
-		return 0
-	}
 	return g.wake()
 }
 
 // Start begins an epoch, after the unpublishing it stands for. Several unpublishings before one
 // Start share it.
-func (g *Grace) Start() Epoch { return Epoch(g.epoch.Add(1)) }
-
-// next returns the epoch that must pass for what was unpublished before the call, without starting
-// it: whoever asks for it uses over.
-func (g *Grace) next() uint64 { return g.epoch.Load() + 1 }
-
-// over is Passed for an epoch that next returned: it starts it if nobody has.
-func (g *Grace) over(e Epoch) bool {
-	for {
-		now := g.epoch.Load()
-		if now >= uint64(e) || g.epoch.CompareAndSwap(now, uint64(e)) {
-			return g.Passed(e)
-		}
-	}
+func (g *Grace) Start() Epoch {
+	g.pause(&g.epoch)
+	return Epoch(g.epoch.Add(1))
 }
 
 // Passed reports whether everything unpublished before Start returned e is out of all shards' hands.
-// Once true it stays true.
+// Once true it stays true. Any goroutine may ask, and none waits.
 func (g *Grace) Passed(e Epoch) bool {
+	g.pause(&g.done)
 	if uint64(e) <= g.done.Load() {
 		return true
 	}
 	for i := range g.marks {
+		g.pause(&g.marks[i].Uint64)
 		if m := g.marks[i].Load(); m != 0 && m < uint64(e) {
 			return false
 		}
 	}
 	for {
+		g.pause(&g.done)
 		done := g.done.Load()
-		if done >= uint64(e) || g.done.CompareAndSwap(done, uint64(e)) {
+		if done >= uint64(e) {
+			return true
+		}
+		g.pause(&g.done)
+		if g.done.CompareAndSwap(done, uint64(e)) {
 			return true
 		}
 	}
 }
 
+// next returns the epoch that must pass for what was unpublished before the call, without starting
+// it: whoever asks for it uses over.
+func (g *Grace) next() uint64 {
+	g.pause(&g.epoch)
+	return g.epoch.Load() + 1
+}
+
+// over is Passed for an epoch that next returned: it starts it if nobody has.
+func (g *Grace) over(e Epoch) bool {
+	for {
+		g.pause(&g.epoch)
+		now := g.epoch.Load()
+		if now >= uint64(e) {
+			return g.Passed(e)
+		}
+		g.pause(&g.epoch)
+		g.epoch.CompareAndSwap(now, uint64(e))
+	}
+}
+
 // Want registers a waiter (0..MaxShards-1: a shard, or a number beyond the shards that the caller
 // gave to a goroutine of the control path) for an epoch, and reports whether it has passed already.
-// If not, some later Quiesce or Leave returns the waiter's bit, once. A waiter waits for one epoch
-// at a time: of two, the later one. The caller must not wait before it has left its own shard.
+// If not, some later Quiesce or Leave returns the waiter's bit, and the waiter may sleep until it
+// is woken; a shard leaves first, since asleep it passes nothing. A waiter registers for one epoch
+// at a time, the earliest it needs. Being woken it asks again, because a bit of an earlier
+// Want may be on its way still.
 func (g *Grace) Want(waiter int, e Epoch) (passed bool) {
-	g.epochs[waiter].Store(uint64(e))
+	g.pause(&g.wants[waiter])
+	g.wants[waiter].Store(uint64(e))
+	g.pause(&g.want)
 	g.want.Or(1 << waiter)
-	if !g.Passed(e) {
+	if !g.Passed(e) { // after the bit is there: whoever passes from here on sees it
 		return false
 	}
+	g.pause(&g.want)
 	g.want.And(^uint64(1 << waiter))
 	return true
 }
 
-// wake takes out the waiters whose epoch has passed.
+// wake takes out the waiters whose epoch has passed: one load when nobody waits. Of several shards
+// that pass at once, the last to note it sees all marks, so that no waiter is left behind; of
+// several that see a waiter's epoch pass, one gets its bit.
 func (g *Grace) wake() uint64 {
+	g.pause(&g.want)
+	set := g.want.Load()
+	if set == 0 {
+		return 0
+	}
 	var out uint64
-	for set := g.want.Load(); set != 0; set &= set - 1 {
+	for ; set != 0; set &= set - 1 {
 		waiter := bits.TrailingZeros64(set)
-		if g.Passed(Epoch(g.epochs[waiter].Load())) {
+		g.pause(&g.wants[waiter])
+		if g.Passed(Epoch(g.wants[waiter].Load())) {
 			out |= 1 << waiter
 		}
 	}
 	if out == 0 {
 		return 0
 	}
-	return g.want.And(^out) & out // of two that saw it pass, one wakes
+	g.pause(&g.want)
+	return g.want.And(^out) & out
+}
+
+// pause is where a test can let other threads run: before each shared access, which is to *p.
+func (g *Grace) pause(p *atomic.Uint64) {
+	if g.step != nil {
+		g.step(p)
+	}
 }

@@ -71,11 +71,7 @@ func newPool(kind Kind, pd PD, maxSegs int) *pool {
 
 // pool returns the pool of an index, or nil.
 func (t *Table) pool(index uint32) *pool {
-	c := index >> chunkShift
-	if c >= maxChunks {
-		return nil
-	}
-	chunk := t.pools[c].Load()
+	chunk := t.pools[index>>chunkShift%maxChunks].Load()
 	if chunk == nil {
 		return nil
 	}

@@ -148,7 +148,7 @@ func (t *Table) Register(v *View, pd PD) Fault {
 // registers says whether v may take the place of old.
 func (old *View) registers(v *View, pd PD) Fault {
 	switch {
-	case old == nil, old.buf == nil, old.buf.pool != v.buf.pool: // the index has another owner
+	case old.buf == nil, old.buf.pool != v.buf.pool: // the index has another owner
 		return FaultKeyIndex
 	case old.flags&flagValid != 0:
 		return FaultState
@@ -167,9 +167,6 @@ func (old *View) registers(v *View, pd PD) Fault {
 // bound to another QP), FaultKind (a user region, a type 1 window) and FaultBound.
 func (t *Table) Invalidate(key Key, pd PD, qpn uint32) (old *View, f Fault) {
 	e := t.entry(key.Index())
-	if e == nil {
-		return nil, FaultKeyIndex
-	}
 	for {
 		t.pause()
 		v := e.Load()
@@ -196,7 +193,7 @@ func (t *Table) Invalidate(key Key, pd PD, qpn uint32) (old *View, f Fault) {
 // invalidates says whether a QP may invalidate v through key.
 func (v *View) invalidates(key Key, pd PD, qpn uint32) Fault {
 	switch {
-	case v == nil:
+	case v == vacant:
 		return FaultKeyIndex
 	case v.Key() != key:
 		return FaultVariant

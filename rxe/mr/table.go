@@ -14,7 +14,7 @@ const (
 
 	chunkShift = 14
 	chunkLen   = 1 << chunkShift
-	maxChunks  = MaxLimit / chunkLen
+	maxChunks  = 1 << 24 / chunkLen // every key has one
 
 	// reuseDelay freed indices wait before the oldest is given out again, as long as there are
 	// indices never used.
@@ -23,6 +23,21 @@ const (
 
 // chunk holds the entries of chunkLen indices.
 type chunk [chunkLen]atomic.Pointer[View]
+
+// vacant stands in entries where nothing is published, and vacantChunk where the table has not grown
+// to, so that a check need not ask. It allows nothing.
+var (
+	vacant      = new(View)
+	vacantChunk = newChunk()
+)
+
+func newChunk() *chunk {
+	c := new(chunk)
+	for i := range c {
+		c[i].Store(vacant)
+	}
+	return c
+}
 
 // slot is the control side of one index.
 type slot struct {
@@ -61,7 +76,7 @@ func New(limit, seed uint32, g *Grace) *Table {
 	if g == nil {
 		g = NewGrace(1)
 	}
-	return &Table{
+	t := &Table{
 		grace: g,
 		limit: min(max(limit, 1), MaxLimit),
 		seed:  seed,
@@ -70,28 +85,19 @@ func New(limit, seed uint32, g *Grace) *Table {
 
 		windows: make(map[uint32]struct{}),
 	}
+	for i := range t.chunks {
+		t.chunks[i].Store(vacantChunk)
+	}
+	return t
 }
 
-// entry returns the entry of an index, or nil where the table has not grown to it.
+// entry returns the entry of an index.
 func (t *Table) entry(index uint32) *atomic.Pointer[View] {
-	c := index >> chunkShift
-	if c >= maxChunks {
-		return nil
-	}
-	chunk := t.chunks[c].Load()
-	if chunk == nil {
-		return nil
-	}
-	return &chunk[index%chunkLen]
+	return &t.chunks[index>>chunkShift%maxChunks].Load()[index%chunkLen]
 }
 
-// load returns the view of an index, or nil.
-func (t *Table) load(index uint32) *View {
-	if e := t.entry(index); e != nil {
-		return e.Load()
-	}
-	return nil
-}
+// load returns the view of an index, or vacant.
+func (t *Table) load(index uint32) *View { return t.entry(index).Load() }
 
 // Check decides whether a QP of domain pd with number qpn may use n bytes at va through key with
 // the rights need. It returns the view, which is good until the caller's next quiescent point, or
@@ -99,55 +105,34 @@ func (t *Table) load(index uint32) *View {
 // cannot pass; reading locally is need 0. A request of no bytes needs no check (IBTA C9-88), so
 // n is not 0.
 func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*View, Fault) {
-	index := key.Index()
-	c := index >> chunkShift
-	if c >= maxChunks {
-		return nil, FaultKeyIndex
-	}
-	chunk := t.chunks[c].Load()
-	if chunk == nil {
-		return nil, FaultKeyIndex
-	}
-	v := chunk[index%chunkLen].Load()
-	if v == nil {
-		return nil, FaultKeyIndex
-	}
-	flags := uint32(need) | flagValid
-	if need&AccessRemote == 0 {
-		flags |= flagLocal
-	}
+	v := t.chunks[key>>(8+chunkShift)].Load()[key>>8%chunkLen].Load()
 	off := va - v.iova // huge if va is lower
-	if v.id == identOf(key, pd) && v.flags&(flags|flagBound) == flags &&
+	flags := uint32(need) | flagValid
+	if v.id == identOf(key, pd) && v.flags&(flags|flagWindow) == flags &&
 		off <= v.length && n <= v.length-off {
 		return v, FaultNone
 	}
-	if f := v.fault(key, pd, qpn, flags, off, n); f != FaultNone {
-		return nil, f
+	// The whole check at leisure: for windows, and to name the first reason why not. It is not a
+	// function of its own, because Check is faster when it calls nothing.
+	switch {
+	case v == vacant:
+		return nil, FaultKeyIndex
+	case v.id>>32 != ident(key):
+		return nil, FaultVariant
+	case v.flags&flagValid == 0:
+		return nil, FaultState
+	case v.id != identOf(key, pd):
+		return nil, FaultPD
+	case v.qpn != 0 && v.qpn != qpn:
+		return nil, FaultQP
+	case v.flags&flagWindow != 0 && need&AccessRemote == 0:
+		return nil, FaultKind
+	case v.flags&flags != flags:
+		return nil, FaultAccess
+	case off > v.length || n > v.length-off:
+		return nil, FaultRange
 	}
 	return v, FaultNone
-}
-
-// fault names the first reason why v does not allow an access, if there is one.
-//
-//go:noinline
-func (v *View) fault(key Key, pd PD, qpn, flags uint32, off, n uint64) Fault {
-	switch {
-	case v.Key() != key:
-		return FaultVariant
-	case v.flags&flagValid == 0:
-		return FaultState
-	case v.PD() != pd:
-		return FaultPD
-	case v.flags&flagBound != 0 && v.qpn != qpn:
-		return FaultQP
-	case flags&flagLocal&^v.flags != 0:
-		return FaultKind
-	case flags&^v.flags != 0:
-		return FaultAccess
-	case off > v.length || n > v.length-off:
-		return FaultRange
-	}
-	return FaultNone
 }
 
 // Info is what is published at an index.
@@ -174,7 +159,7 @@ func (t *Table) Lookup(index uint32) Info {
 		defer p.mu.Unlock()
 	}
 	v := t.load(index)
-	if v == nil {
+	if v == vacant {
 		return Info{}
 	}
 	info := Info{
@@ -244,8 +229,8 @@ func (t *Table) take() (uint32, error) {
 	index := t.next
 	t.next++
 	t.slots = append(t.slots, slot{variant: t.firstVariant(index)})
-	if c := &t.chunks[index>>chunkShift]; c.Load() == nil {
-		c.Store(new(chunk))
+	if c := &t.chunks[index>>chunkShift]; c.Load() == vacantChunk {
+		c.Store(newChunk())
 	}
 	return index, nil
 }
@@ -265,7 +250,7 @@ func (t *Table) Free(index uint32) error {
 	if s == nil {
 		return ErrKey
 	}
-	if t.load(index) != nil || s.gone != 0 && !t.grace.over(s.gone) {
+	if t.load(index) != vacant || s.gone != 0 && !t.grace.over(s.gone) {
 		return ErrInUse
 	}
 	s.used = false
@@ -295,7 +280,7 @@ func (t *Table) Publish(v *View) error {
 	if s == nil || s.kind != KindUser || v.Kind() != KindUser {
 		return ErrKey
 	}
-	if !t.entry(index).CompareAndSwap(nil, v) {
+	if !t.entry(index).CompareAndSwap(vacant, v) {
 		return ErrInUse
 	}
 	s.variant = v.Key().Variant()
@@ -316,7 +301,7 @@ func (t *Table) Unpublish(index uint32) (*View, Fault) {
 		p.mu.Lock() // views are not recycled under our eyes
 		defer p.mu.Unlock()
 	}
-	v, f := t.replace(index, nil)
+	v, f := t.replace(index, vacant)
 	if f == FaultNone {
 		s.variant, s.gone = v.Key().Variant(), Epoch(t.grace.next())
 		delete(t.windows, index)
@@ -350,7 +335,7 @@ func (t *Table) replace(index uint32, v *View) (*View, Fault) {
 	e := t.entry(index)
 	for {
 		old := e.Load()
-		if old == nil {
+		if old == vacant {
 			return nil, FaultKeyIndex
 		}
 		if !old.close() {

@@ -44,11 +44,10 @@ func (s State) String() string {
 }
 
 // The upper bits of View.flags stand above every right, so that one compare tests rights, state
-// and local use together.
+// and kind together.
 const (
-	flagKindShift = 27
-	flagBound     = 1 << 29 // bound to one QP: a check also compares qpn
-	flagLocal     = 1 << 30 // usable as an lkey: anything but a window
+	flagKindShift = 28
+	flagWindow    = 1 << 30 // a check needs to look at more
 	flagValid     = 1 << 31
 )
 
@@ -61,7 +60,7 @@ func identOf(key Key, pd PD) ident { return ident(key)<<32 | ident(pd) }
 // it was replaced and grace has passed over it (see Grace). It fills one cache line.
 type View struct {
 	id     ident  // key and PD
-	flags  uint32 // rights, kind, flagBound, flagLocal, flagValid
+	flags  uint32 // rights, kind, flagWindow, flagValid
 	qpn    uint32 // type 2 window: the QP it is bound to; else 0
 	iova   uint64 // 0 when zero-based
 	length uint64
@@ -162,8 +161,8 @@ func (v *View) set(kind Kind, r *Region) {
 	v.id, v.qpn, v.parent = identOf(r.Key, r.PD), 0, 0
 	v.iova, v.length, v.base, v.list = r.IOVA, r.Length, r.Base, r.List
 	v.flags = uint32(r.Access) | uint32(kind)<<flagKindShift | flagValid
-	if kind == KindUser || kind == KindFast {
-		v.flags |= flagLocal
+	if kind == KindWindow1 || kind == KindWindow2 {
+		v.flags |= flagWindow
 	}
 	v.bound.Store(0)
 }

@@ -87,7 +87,7 @@ func (t *Table) bind(kind Kind, num uint32, r *Bind, pd PD, qpn uint32) (*View, 
 // binds says whether the window's view in force may be replaced by a binding.
 func (old *View) binds(kind Kind, r *Bind, pd PD, p *pool) Fault {
 	switch {
-	case old == nil, old.buf == nil, old.buf.pool != p:
+	case old.buf == nil, old.buf.pool != p:
 		return FaultKeyIndex
 	case old.Key() != r.Window:
 		return FaultVariant
@@ -116,9 +116,7 @@ func (t *Table) prepare(v *View, kind Kind, r *Bind, pd PD, qpn uint32) Fault {
 		return FaultRange
 	}
 	v.set(kind, &Region{Key: r.Key, PD: pd, Access: r.Access, IOVA: r.Addr, Length: r.Length})
-	if v.qpn = qpn; kind == KindWindow2 {
-		v.flags |= flagBound
-	}
+	v.qpn = qpn
 	if r.Length == 0 {
 		return FaultNone
 	}
@@ -141,11 +139,11 @@ func (t *Table) prepare(v *View, kind Kind, r *Bind, pd PD, qpn uint32) Fault {
 // carries says whether a window of domain pd may be bound to region v as r says.
 func (v *View) carries(r *Bind, pd PD) Fault {
 	switch {
-	case v == nil:
+	case v == vacant:
 		return FaultKeyIndex
 	case v.Key() != r.Parent:
 		return FaultVariant
-	case v.flags&flagLocal == 0 && v.flags&flagValid != 0:
+	case v.Kind() == KindWindow1, v.Kind() == KindWindow2:
 		return FaultKind
 	case v.flags&flagValid == 0:
 		return FaultState

@@ -55,7 +55,7 @@ func BenchmarkBuild(b *testing.B) {
 	for _, c := range benchCases {
 		b.Run(c.name, func(b *testing.B) {
 			t, f := benchFrame(c.op, c.v6, c.n, c.cut)
-			b.SetBytes(int64(f.Len()))
+			b.SetBytes(int64(t.HeaderLen(c.op) + c.n + icrcLen))
 			b.ReportAllocs()
 			for i := range b.N {
 				h := t.Begin(f.Head, c.op)

@@ -214,22 +214,31 @@ func TestTemplateFields(t *testing.T) {
 
 // TestAllocs checks that neither building nor parsing allocates.
 func TestAllocs(t *testing.T) {
-	for _, cut := range []int{-1, 200} {
-		tm, f, size := build(false, 3, RCWriteOnly, 1000, cut)
-		f.Head = f.Head[:min(size, len(f.Head))]
-		p := new(Packet)
-		var grh [40]byte
-		var ok Reason
-		n := testing.AllocsPerRun(100, func() {
-			if cut < 0 {
-				(*BTH)(tm.Begin(f.Head, RCWriteOnly)).SetPSN(7)
-			}
-			tm.Finish(f, RCWriteOnly, 1000)
-			ok |= Parse(f, p)
-			GRH(p, &grh)
+	p := new(Packet)
+	var grh [40]byte
+	var ok Reason
+	check := func(name string, f func()) {
+		t.Helper()
+		if n := testing.AllocsPerRun(100, f); n != 0 || ok != ReasonOK {
+			t.Errorf("%s: %v allocations, %v", name, n, ok)
+		}
+	}
+	for _, v6 := range []bool{false, true} {
+		tm, f, size := build(v6, 3, RCWriteOnly, 1001, -1)
+		whole, cut := Frame{Head: f.Head[:size]}, exact(f.Head[:size], 333)
+		check("build", func() {
+			(*BTH)(tm.Begin(whole.Head, RCWriteOnly)).SetPSN(7)
+			tm.Finish(whole, RCWriteOnly, 1001)
+			tm.Finish(cut, RCWriteOnly, 1001)
 		})
-		if n != 0 || ok != ReasonOK {
-			t.Errorf("cut %d: %v allocations, %v", cut, n, ok)
+		check("init", func() { tm.Init(testPath(v6, -1), 1, 1) })
+		check("parse", func() { ok |= Parse(whole, p); GRH(p, &grh) })
+	}
+	for _, name := range hexFiles(t) {
+		frame := readHex(t, name)
+		for cut := range len(frame) + 1 {
+			f := exact(frame, cut)
+			check(name, func() { ok |= Parse(f, p) })
 		}
 	}
 }

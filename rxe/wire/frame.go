@@ -9,16 +9,8 @@ type Frame struct{ Head, Tail []byte }
 // Len returns the number of bytes in both pieces.
 func (f Frame) Len() int { return len(f.Head) + len(f.Tail) }
 
-// at returns the byte at offset i.
-func (f Frame) at(i int) *byte {
-	if i < len(f.Head) {
-		return &f.Head[i]
-	}
-	return &f.Tail[i-len(f.Head)]
-}
-
-// cut returns the bytes from offset from up to offset to, in two pieces. The first is only empty
-// when the second is, too.
+// cut returns the bytes from offset from up to offset to, in two pieces. The second is only
+// used when the first does not suffice.
 func (f Frame) cut(from, to int) (a, b []byte) {
 	n := len(f.Head)
 	switch {
@@ -30,17 +22,33 @@ func (f Frame) cut(from, to int) (a, b []byte) {
 	return f.Head[from:], f.Tail[:to-n]
 }
 
-// icrcAt returns the 4 bytes at offset i, read as the ICRC is.
-func (f Frame) icrcAt(i int) uint32 {
+// icrc returns the ICRC at offset i.
+func (f Frame) icrc(i int) uint32 {
 	if i+icrcLen <= len(f.Head) {
 		return binary.LittleEndian.Uint32(f.Head[i:])
 	}
+	return f.icrcBehind(i)
+}
+
+// icrcBehind is icrc for an ICRC that does not lie in the head alone.
+func (f Frame) icrcBehind(i int) uint32 {
 	if i >= len(f.Head) {
 		return binary.LittleEndian.Uint32(f.Tail[i-len(f.Head):])
 	}
-	var v uint32
-	for j := range icrcLen {
-		v |= uint32(*f.at(i + j)) << (8 * j)
+	var v [icrcLen]byte
+	n := copy(v[:], f.Head[i:])
+	copy(v[n:], f.Tail)
+	return binary.LittleEndian.Uint32(v[:])
+}
+
+// setICRCBehind stores an ICRC that does not lie in the head alone.
+func (f Frame) setICRCBehind(i int, crc uint32) {
+	if i >= len(f.Head) {
+		binary.LittleEndian.PutUint32(f.Tail[i-len(f.Head):], crc)
+		return
 	}
-	return v
+	var v [icrcLen]byte
+	binary.LittleEndian.PutUint32(v[:], crc)
+	n := copy(f.Head[i:], v[:])
+	copy(f.Tail, v[n:])
 }

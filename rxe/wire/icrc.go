@@ -104,36 +104,55 @@ func advance(s uint32, b []byte) uint32 {
 	return s
 }
 
-// headerState returns the register after the ones, the IP header, the UDP header and the BTH. h holds
-// the three headers as they stand in the frame, 40 to 80 bytes.
-func headerState(h []byte, v6 bool) uint32 {
+// A headerMemo computes the register after IP header, UDP header and BTH, and remembers the one after
+// all but the BTH's last 8 or 12 bytes: the packets of a peer mostly differ in those only.
+type headerMemo struct {
+	words [6]uint64 // the masked bytes before, IPv4 leaves two words zero
+	state uint32    // the register after them
+}
+
+// after returns the register after the ones, the IP header, the UDP header and the BTH. h holds the
+// three headers as they stand in the frame, 40 to 80 bytes.
+func (m *headerMemo) after(h []byte, v6 bool) uint32 {
 	// Masks for 8 bytes loaded least significant byte first.
 	const (
-		byte0, byte1, byte7  = 0xff, 0xff << 8, 0xff << 56
-		bytes2to3, bytes6to7 = 0xffff << 16, 0xffff << 48
+		byte0, byte1, byte4, byte7 = 0xff, 0xff << 8, 0xff << 32, 0xff << 56
+		bytes2to3, bytes6to7       = 0xffff << 16, 0xffff << 48
+		classAndLabel              = 0xffffff0f
 	)
 	le := binary.LittleEndian
 	switch {
 	case v6:
 		b := (*[ipv6Len + udpLen + bthLen]byte)(h)
-		const classAndLabel = 0xffffff0f
-		s := step16(icrcSeed, le.Uint64(b[0:])|classAndLabel|byte7, le.Uint64(b[8:]))
-		s = step16(s, le.Uint64(b[16:]), le.Uint64(b[24:]))
-		s = step16(s, le.Uint64(b[32:]), le.Uint64(b[40:])|bytes6to7)
-		return step4(step8(s, le.Uint64(b[48:])|0xff<<32), le.Uint32(b[56:]))
+		w := [6]uint64{le.Uint64(b[0:]) | classAndLabel | byte7, le.Uint64(b[8:]), le.Uint64(b[16:]),
+			le.Uint64(b[24:]), le.Uint64(b[32:]), le.Uint64(b[40:]) | bytes6to7}
+		if w != m.words {
+			m.words = w
+			m.state = step16(step16(step16(icrcSeed, w[0], w[1]), w[2], w[3]), w[4], w[5])
+		}
+		return step4(step8(m.state, le.Uint64(b[48:])|byte4), le.Uint32(b[56:]))
 	case len(h) == ipv4Len+udpLen+bthLen:
 		b := (*[ipv4Len + udpLen + bthLen]byte)(h)
-		s := step16(icrcSeed, le.Uint64(b[0:])|byte1, le.Uint64(b[8:])|byte0|bytes2to3)
-		s = step16(s, le.Uint64(b[16:]), le.Uint64(b[24:])|bytes2to3)
-		return step8(s, le.Uint64(b[32:])|byte0)
+		w := [6]uint64{le.Uint64(b[0:]) | byte1, le.Uint64(b[8:]) | byte0 | bytes2to3, le.Uint64(b[16:]),
+			le.Uint64(b[24:]) | bytes2to3}
+		if w != m.words {
+			m.words = w
+			m.state = step16(step16(icrcSeed, w[0], w[1]), w[2], w[3])
+		}
+		return step8(m.state, le.Uint64(b[32:])|byte0)
 	}
-	var m [ipv4MaxLen + udpLen + bthLen]byte // IPv4 with options
+	return optionsState(h)
+}
+
+// optionsState does the same for IPv4 with options, which nobody is in a hurry for.
+func optionsState(h []byte) uint32 {
+	var m [ipv4MaxLen + udpLen + bthLen]byte
 	n := copy(m[:], h)
 	m[1], m[8], m[10], m[11] = 0xff, 0xff, 0xff, 0xff
 	m[n-bthLen-2], m[n-bthLen-1], m[n-bthLen+4] = 0xff, 0xff, 0xff
 	s := uint32(icrcSeed)
-	for b := m[:n]; len(b) >= 4; b = b[4:] {
-		s = step4(s, le.Uint32(b))
+	for b := m[:n]; len(b) >= 4; b = b[4:] { // not advance: m must not escape
+		s = step4(s, binary.LittleEndian.Uint32(b))
 	}
 	return s
 }

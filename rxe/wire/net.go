@@ -1,6 +1,9 @@
 package wire
 
-import "net/netip"
+import (
+	"encoding/binary"
+	"net/netip"
+)
 
 // A GID is a RoCEv2 address: an IPv6 address, or an IPv4 address in mapped form (::ffff:a.b.c.d).
 type GID [16]byte
@@ -9,9 +12,16 @@ var v4Mapped = [12]byte{10: 0xff, 11: 0xff}
 
 // GIDFromIPv4 returns the mapped form of an IPv4 address.
 func GIDFromIPv4(a [4]byte) (g GID) {
-	g[10], g[11] = 0xff, 0xff
-	copy(g[12:], a[:])
+	g.setIPv4(&a)
 	return g
+}
+
+// setIPv4 stores the mapped form of an IPv4 address in two words; for an array literal the compiler
+// would go through memory twice.
+func (g *GID) setIPv4(a *[4]byte) {
+	le := binary.LittleEndian
+	le.PutUint64(g[0:8], 0)
+	le.PutUint64(g[8:16], uint64(le.Uint32(a[:]))<<32|0xffff0000)
 }
 
 // IsIPv4 reports whether the GID is a mapped IPv4 address.

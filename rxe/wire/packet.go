@@ -29,49 +29,49 @@ type Packet struct {
 	HopLimit       uint8  // IPv4 TTL or IPv6 hop limit
 	SrcPort        uint16 // UDP
 
-	below []byte // IP header to BTH, inclusive
-	hdr   []byte // BTH and extension headers
-	icrc  uint32 // as it stands in the frame
+	h    []byte // the frame, or as much of it as holds all headers
+	icrc uint32 // as it stands in the frame
 
-	bthEnd, icrcOff int // offsets in the frame
+	ipOff, bthOff, icrcOff int // offsets in the frame
 
+	memo headerMemo
 	head [maxParse]byte // the headers of a frame that is cut inside them
 }
 
 // BTH returns the base transport header.
-func (p *Packet) BTH() *BTH { return (*BTH)(p.hdr) }
+func (p *Packet) BTH() *BTH { return (*BTH)(p.h[p.bthOff:]) }
 
 // RETH returns the RETH. Valid only with FlagRETH, as its siblings are with theirs.
-func (p *Packet) RETH() *RETH { return (*RETH)(p.hdr[p.Info.RETHOff:]) }
+func (p *Packet) RETH() *RETH { return (*RETH)(p.h[p.bthOff+int(p.Info.RETHOff):]) }
 
 // AETH returns the AETH.
-func (p *Packet) AETH() *AETH { return (*AETH)(p.hdr[p.Info.AETHOff:]) }
+func (p *Packet) AETH() *AETH { return (*AETH)(p.h[p.bthOff+int(p.Info.AETHOff):]) }
 
 // AtomicETH returns the AtomicETH.
-func (p *Packet) AtomicETH() *AtomicETH { return (*AtomicETH)(p.hdr[p.Info.AtomicETHOff:]) }
+func (p *Packet) AtomicETH() *AtomicETH { return (*AtomicETH)(p.h[p.bthOff+int(p.Info.AtomicETHOff):]) }
 
 // AtomicAckETH returns the AtomicAckETH.
 func (p *Packet) AtomicAckETH() *AtomicAckETH {
-	return (*AtomicAckETH)(p.hdr[p.Info.AtomicAckOff:])
+	return (*AtomicAckETH)(p.h[p.bthOff+int(p.Info.AtomicAckOff):])
 }
 
 // DETH returns the DETH.
-func (p *Packet) DETH() *DETH { return (*DETH)(p.hdr[p.Info.DETHOff:]) }
+func (p *Packet) DETH() *DETH { return (*DETH)(p.h[p.bthOff+int(p.Info.DETHOff):]) }
 
 // FETH returns the FETH.
-func (p *Packet) FETH() *FETH { return (*FETH)(p.hdr[p.Info.FETHOff:]) }
+func (p *Packet) FETH() *FETH { return (*FETH)(p.h[p.bthOff+int(p.Info.FETHOff):]) }
 
 // Imm returns the immediate data, read as big-endian. Valid only with FlagImm.
-func (p *Packet) Imm() uint32 { return binary.BigEndian.Uint32(p.hdr[p.Info.ImmOff:]) }
+func (p *Packet) Imm() uint32 { return binary.BigEndian.Uint32(p.h[p.bthOff+int(p.Info.ImmOff):]) }
 
 // Inv returns the R_Key to invalidate. Valid only with FlagInv.
-func (p *Packet) Inv() uint32 { return binary.BigEndian.Uint32(p.hdr[p.Info.InvOff:]) }
+func (p *Packet) Inv() uint32 { return binary.BigEndian.Uint32(p.h[p.bthOff+int(p.Info.InvOff):]) }
 
 // IPHeader returns the IP header as received, with IPv4 options.
-func (p *Packet) IPHeader() []byte { return p.below[:len(p.below)-udpLen-bthLen] }
+func (p *Packet) IPHeader() []byte { return p.h[p.ipOff : p.bthOff-udpLen] }
 
 // Headers returns the BTH and the extension headers as received.
-func (p *Packet) Headers() []byte { return p.hdr }
+func (p *Packet) Headers() []byte { return p.h[p.bthOff : p.bthOff+int(p.Info.HdrLen)] }
 
 // ICRC returns the ICRC as it stands in the frame.
 func (p *Packet) ICRC() uint32 { return p.icrc }
@@ -80,9 +80,9 @@ func (p *Packet) ICRC() uint32 { return p.icrc }
 // zero bytes and the first 20 bytes of the IPv4 header.
 func GRH(p *Packet, dst *[40]byte) {
 	if p.V6 {
-		*dst = [40]byte(p.below)
+		*dst = [40]byte(p.IPHeader())
 		return
 	}
 	*(*[20]byte)(dst[:]) = [20]byte{}
-	*(*[20]byte)(dst[20:]) = [20]byte(p.below)
+	*(*[20]byte)(dst[20:]) = [20]byte(p.IPHeader())
 }

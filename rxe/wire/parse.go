@@ -35,8 +35,13 @@ func CheckICRC(f Frame) (ok bool, got, want uint32) {
 
 // computeICRC returns the ICRC that the parsed frame should have.
 func (p *Packet) computeICRC(f Frame) uint32 {
-	a, b := f.cut(p.bthEnd, p.icrcOff)
-	return ^advance(advance(headerState(p.below, p.V6), a), b)
+	end := p.bthOff + bthLen
+	state := p.memo.after(p.h[p.ipOff:end], p.V6)
+	if p.icrcOff <= len(f.Head) {
+		return ^advance(state, f.Head[end:p.icrcOff])
+	}
+	a, b := f.cut(end, p.icrcOff)
+	return ^advance(advance(state, a), b)
 }
 
 // ParseNoICRC is [Parse] without the check of the ICRC, for tools that show broken frames.
@@ -68,15 +73,13 @@ func ParseNoICRC(f Frame, p *Packet) Reason {
 		return r
 	}
 	bth := udp + udpLen
-	p.below = h[ip : bth+bthLen]
-	p.bthEnd, p.icrcOff = bth+bthLen, end-icrcLen
+	p.h, p.ipOff, p.bthOff, p.icrcOff = h, ip, bth, end-icrcLen
 	if r = p.parseBTH(h, bth); r != ReasonOK {
 		return r
 	}
 	data := bth + int(p.Info.HdrLen)
-	p.hdr = h[bth:data]
 	p.Data0, p.Data1 = f.cut(data, data+p.PayloadLen)
-	p.icrc = f.icrcAt(p.icrcOff)
+	p.icrc = f.icrc(p.icrcOff)
 	return ReasonOK
 }
 
@@ -121,7 +124,7 @@ func (p *Packet) parseIPv4(h []byte, off, frameLen int) (udp, end int, r Reason)
 	if total > frameLen-off || total < ihl {
 		return 0, 0, ReasonIPLength
 	}
-	if !ipv4SumOK(h[off : off+ihl]) {
+	if !ipv4SumOK(ip, h[off+ipv4Len:off+ihl]) {
 		return 0, 0, ReasonIPChecksum
 	}
 	const moreFragments, offsetMask = 0x2000, 0x1fff
@@ -133,17 +136,19 @@ func (p *Packet) parseIPv4(h []byte, off, frameLen int) (udp, end int, r Reason)
 	}
 	p.V6 = false
 	p.TClass, p.FlowLabel, p.HopLimit = ip[1], 0, ip[8]
-	p.Src, p.Dst = GIDFromIPv4([4]byte(ip[12:16])), GIDFromIPv4([4]byte(ip[16:20]))
+	p.Src.setIPv4((*[4]byte)(ip[12:16]))
+	p.Dst.setIPv4((*[4]byte)(ip[16:20]))
 	return off + ihl, off + total, ReasonOK
 }
 
 // ipv4SumOK checks the checksum of an IPv4 header. The ICRC does not cover TOS, TTL and checksum, and
 // RFC 1122 3.2.1.2 demands the check.
-func ipv4SumOK(ip []byte) bool {
-	b := (*[ipv4Len]byte)(ip)
+func ipv4SumOK(b *[ipv4Len]byte, options []byte) bool {
 	v, w := binary.BigEndian.Uint64(b[0:8]), binary.BigEndian.Uint64(b[8:16])
 	sum := v>>32 + v&0xffffffff + w>>32 + w&0xffffffff + uint64(binary.BigEndian.Uint32(b[16:20]))
-	sum += uint64(sum16(ip[ipv4Len:])) // options
+	if len(options) > 0 {
+		sum += uint64(sum16(options))
+	}
 	sum = sum>>32 + sum>>16&0xffff + sum&0xffff
 	sum = sum>>16 + sum&0xffff
 	return sum>>16+sum&0xffff == 0xffff

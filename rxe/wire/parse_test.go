@@ -157,9 +157,9 @@ func sameParse(a, b *Packet) bool {
 	x, y := *a, *b
 	for _, p := range []*Packet{&x, &y} {
 		p.Data0 = append(append([]byte{}, p.Data0...), p.Data1...)
-		p.hdr, p.below = append([]byte{}, p.hdr...), append([]byte{}, p.below...)
+		p.h = append([]byte{}, p.h[:p.bthOff+int(p.Info.HdrLen)]...)
 		p.Data1 = nil
-		p.head = [maxParse]byte{}
+		p.head, p.memo = [maxParse]byte{}, headerMemo{}
 	}
 	return reflect.DeepEqual(x, y)
 }

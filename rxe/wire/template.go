@@ -65,7 +65,7 @@ func (t *Template) Init(p *Path, dest QPN, pkey uint16) {
 	b := (*BTH)(t.hdr[t.bth:])
 	b.SetPKey(pkey)
 	b.SetDestQP(dest)
-	t.state = headerState(t.hdr[ip:int(t.bth)+bthLen], t.v6)
+	t.state = new(headerMemo).after(t.hdr[ip:int(t.bth)+bthLen], t.v6)
 }
 
 // sum16 adds up the big-endian 16-bit words of b, whose length is even.
@@ -118,14 +118,11 @@ func (t *Template) Finish(f Frame, op Opcode, payloadLen int) int {
 		binary.LittleEndian.PutUint32(f.Head[end:], ^state)
 		return end + icrcLen
 	}
-	for i := end - pad; i < end; i++ {
-		*f.at(i) = 0
-	}
-	first, second := f.cut(bth+bthLen, end)
-	crc := ^advance(advance(state, first), second)
-	for i := range icrcLen {
-		*f.at(end + i) = byte(crc >> (8 * i))
-	}
+	first, second := f.cut(end-pad, end)
+	clear(first)
+	clear(second)
+	first, second = f.cut(bth+bthLen, end)
+	f.setICRCBehind(end, ^advance(advance(state, first), second))
 	return end + icrcLen
 }
 

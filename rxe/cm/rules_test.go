@@ -1,0 +1,835 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+// TestRetransmission: a REQ is sent 1 + 15 times, at growing intervals; then the peer is told.
+func TestRetransmission(t *testing.T) {
+	m := newMachine(t, testConfig())
+	id := connect(t, m, 0)
+	first := next(t, m, AttrREQ).MAD
+	full := Timeout(20) + 2*Timeout(16)
+	want := 500 * time.Millisecond
+	at := Time(0)
+	for i := range 15 {
+		due := m.Deadline()
+		if got := time.Duration(due - at); got < want || got > want+want/8 {
+			t.Errorf("retransmission %d after %v, want %v and an eighth", i, got, want)
+		}
+		m.Expire(due - 1)
+		quiet(t, m)
+		m.Expire(due)
+		again := next(t, m, AttrREQ).MAD
+		diff(t, "retransmitted REQ", again[:], first[:])
+		at, want = due, min(2*want, full)
+	}
+	noEvent(t, m)
+	m.Expire(m.Deadline())
+	out := next(t, m, AttrREJ)
+	var rej REJ
+	decode(&out.MAD, &rej)
+	if rej.Reason != ReasonTimeout || rej.InfoLength != 8 || rej.Info[7] != ourGUID {
+		t.Errorf("REJ: %+v", rej)
+	}
+	if ev := poll(t, m, EventUnreachable); ev.ID != id || ev.TimeWait || m.Len() != 0 {
+		t.Errorf("event %+v, %d connections", ev, m.Len())
+	}
+	if s := m.Stats(); s.Retries[ixREQ] != 15 || s.Sent[ixREQ] != 16 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// TestTimeoutRejectFindsByGUID: a REJ of a peer that does not know our id ends its request.
+func TestTimeoutRejectFindsByGUID(t *testing.T) {
+	m, id := inState(t, testConfig(), StateREQRcvd, false)
+	rej := &REJ{LocalID: peerID, Message: KindOther, Reason: ReasonTimeout, InfoLength: 8}
+	recv(m, 1, 5, rej)
+	if m.State(id) != StateREQRcvd {
+		t.Error("a REJ with GUID 0 ended the request")
+	}
+	rej.Info[7] = peerGUID
+	recv(m, 1, 5, rej)
+	if ev := poll(t, m, EventRejected); ev.ID != id || ev.Reason != ReasonTimeout {
+		t.Errorf("event %+v", ev)
+	}
+	// A late copy of the REQ is not a new request.
+	recv(m, 2, reqTID, peerREQ())
+	next(t, m, AttrREJ)
+	noEvent(t, m)
+}
+
+// TestMRAPostpones: the retransmission waits for the service timeout, once per transmission.
+func TestMRAPostpones(t *testing.T) {
+	m, id := inState(t, testConfig(), StateREQSent, true)
+	mra := &MRA{LocalID: peerID, RemoteID: uint32(id), Message: KindREQ, ServiceTimeout: 24}
+	recv(m, 0, 1, mra)
+	first := m.Deadline()
+	if d := time.Duration(first); d < Timeout(24) || d > Timeout(24)+time.Second {
+		t.Errorf("deadline %v", d)
+	}
+	recv(m, first-1, 1, mra)
+	if m.Deadline() != first {
+		t.Error("a second MRA postponed again")
+	}
+	m.Expire(first)
+	next(t, m, AttrREQ)
+	recv(m, first, 1, mra)
+	if m.Deadline() < first+Time(Timeout(24)) {
+		t.Error("the MRA after a retransmission did not count")
+	}
+	mra.ServiceTimeout = 31 // 2.4 hours
+	m.Expire(m.Deadline())
+	now := Time(Timeout(26))
+	recv(m, now, 1, mra)
+	if d := time.Duration(m.Deadline() - now); d > Timeout(maxServiceCode)+time.Second {
+		t.Errorf("an MRA made us wait %v", d)
+	}
+}
+
+// TestAutomaticMRA: an application that thinks long costs no retransmission.
+func TestAutomaticMRA(t *testing.T) {
+	m, id := inState(t, testConfig(), StateREQRcvd, false)
+	if d := time.Duration(m.Deadline()); d != Timeout(20)/2 {
+		t.Errorf("MRA after %v", d)
+	}
+	m.Expire(m.Deadline())
+	out := next(t, m, AttrMRA)
+	var mra MRA
+	decode(&out.MAD, &mra)
+	if mra != (MRA{LocalID: uint32(id), RemoteID: peerID, Message: KindREQ, ServiceTimeout: 24}) {
+		t.Errorf("MRA: %+v", mra)
+	}
+	if d := time.Duration(m.Deadline()); d != 60*time.Second {
+		t.Errorf("gives up after %v", d)
+	}
+}
+
+// TestStaleConnection: a REQ from the remote QP of a connection (same CA) is rejected, and the old
+// connection ends with a DREQ, or is probed.
+func TestStaleConnection(t *testing.T) {
+	q := peerREQ()
+	q.LocalID = peerID + 1
+	for _, active := range []bool{true, false} {
+		for _, probe := range []bool{false, true} {
+			t.Run(fmt.Sprintf("active=%v,probe=%v", active, probe), func(t *testing.T) {
+				cfg := testConfig()
+				cfg.ProbeStale = probe
+				m, id := inState(t, cfg, StateEstablished, active)
+				recv(m, 1, 7, q)
+				var out Out
+				var rej REJ
+				if !m.Next(&out) || out.MAD.Attr() != AttrREJ {
+					t.Fatal("no REJ")
+				}
+				decode(&out.MAD, &rej)
+				if rej.Reason != ReasonStaleConn || rej.RemoteID != q.LocalID || out.MAD.TID() != 7 {
+					t.Errorf("REJ: %+v", rej)
+				}
+				if probe {
+					quiet(t, m)
+					recv(m, 1, 7, q) // one probe at a time
+					poll(t, m, EventKeepalive)
+					if m.State(id) != StateEstablished {
+						t.Errorf("state %v", m.State(id))
+					}
+					return
+				}
+				next(t, m, AttrDREQ)
+				if m.State(id) != StateDREQSent {
+					t.Errorf("state %v", m.State(id))
+				}
+			})
+		}
+	}
+	// The same QPN on another CA, or at another address, is somebody else.
+	m, id := inState(t, testConfig(), StateEstablished, false)
+	q.CAGUID++
+	recv(m, 1, 7, q)
+	poll(t, m, EventConnectRequest)
+	if m.State(id) != StateEstablished {
+		t.Errorf("state %v", m.State(id))
+	}
+	// During time wait the QP is no longer in use.
+	m, _ = inState(t, testConfig(), StateTimewait, false)
+	q.CAGUID--
+	recv(m, 1, 7, q)
+	poll(t, m, EventConnectRequest)
+}
+
+// TestStaleREP: the same for a REP, and for a communication id that is in use.
+func TestStaleREP(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		id     uint32
+		qpn    wire.QPN
+		reason Reason
+		dreq   bool
+	}{
+		{"remote QP in use", peerID + 1, peerQPN, ReasonStaleConn, true},
+		{"remote id in use", peerID, peerQPN + 1, ReasonDuplicateCommID, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, old := inState(t, testConfig(), StateEstablished, false)
+			id := connect(t, m, 1)
+			drain(m)
+			rep := peerREP(id)
+			rep.LocalID, rep.QPN = tc.id, tc.qpn
+			recv(m, 2, 3, rep)
+			ev := poll(t, m, EventRejected)
+			if ev.ID != id || ev.Reason != tc.reason || !ev.Local || m.State(id) != StateIdle {
+				t.Errorf("event %+v", ev)
+			}
+			if got := m.State(old) == StateDREQSent; got != tc.dreq {
+				t.Errorf("old connection: %v", m.State(old))
+			}
+		})
+	}
+}
+
+// TestForgedMessages: what does not come from the peer, or with other ids, changes nothing.
+func TestForgedMessages(t *testing.T) {
+	other := peerAddr
+	other.Remote[15]++
+	elsewhere := peerAddr
+	elsewhere.Local[15]++
+	for _, row := range stateRows {
+		for _, s := range stimuli[:13] {
+			for _, at := range []Addr{other, elsewhere} {
+				m, id := inState(t, testConfig(), row.state, row.active)
+				deadline := m.conns[id].deadline
+				saved := peerAddr
+				peerAddr = at
+				must(t, s.do(m, id))
+				peerAddr = saved
+				if m.State(id) != row.state || m.conns[id].deadline != deadline {
+					t.Errorf("%v: %s from %v moved it to %v", row.state, s.name, at, m.State(id))
+				}
+				for ev, ok := m.Poll(); ok; ev, ok = m.Poll() {
+					if ev.ID == id {
+						t.Errorf("%v: %s from %v: event %v", row.state, s.name, at, ev.Kind)
+					}
+				}
+			}
+		}
+	}
+	for _, active := range []bool{true, false} {
+		m, id := inState(t, testConfig(), StateEstablished, active)
+		recv(m, 1, 1, &DREQ{LocalID: peerID + 1, RemoteID: uint32(id), QPN: ourQPN})
+		recv(m, 1, 1, &DREQ{LocalID: peerID, RemoteID: uint32(id), QPN: ourQPN + 1})
+		recv(m, 1, 1, &REJ{LocalID: peerID + 1, RemoteID: uint32(id)})
+		recv(m, 1, 1, &REJ{LocalID: peerID, RemoteID: uint32(id) + 1})
+		s := m.Stats().Drops
+		if m.State(id) != StateEstablished || s[DropRemoteID] != 2 || s[DropQPN] != 1 ||
+			s[DropUnknownID] != 1 {
+			t.Errorf("state %v, drops %v", m.State(id), s)
+		}
+	}
+}
+
+// TestUnknownConnection: DREQ and REP are answered, the rest is dropped.
+func TestUnknownConnection(t *testing.T) {
+	m := newMachine(t, testConfig())
+	recv(m, 0, 42, &DREQ{LocalID: peerID, RemoteID: 0x123, QPN: 5})
+	out := next(t, m, AttrDREP)
+	var drep DREP
+	decode(&out.MAD, &drep)
+	if drep != (DREP{LocalID: 0x123, RemoteID: peerID}) || out.MAD.TID() != 42 ||
+		out.Addr != peerAddr {
+		t.Errorf("DREP %+v in %d to %+v", drep, out.MAD.TID(), out.Addr)
+	}
+	recv(m, 0, 43, peerREP(0x123))
+	out = next(t, m, AttrREJ)
+	var rej REJ
+	decode(&out.MAD, &rej)
+	if rej.Reason != ReasonInvalidCommID || rej.Message != KindREP || rej.RemoteID != peerID {
+		t.Errorf("REJ %+v", rej)
+	}
+	for _, msg := range []Message{
+		&MRA{RemoteID: 1}, &REJ{RemoteID: 1}, &RTU{RemoteID: 1}, &DREP{RemoteID: 1},
+		&SIDRREP{RequestID: 1}, &APR{RemoteID: 1},
+	} {
+		recv(m, 0, 1, msg)
+	}
+	quiet(t, m)
+	noEvent(t, m)
+}
+
+// TestTimewait lasts two packet lifetimes and the ACK delay.
+func TestTimewait(t *testing.T) {
+	for _, active := range []bool{true, false} {
+		m, _ := inState(t, testConfig(), StateTimewait, active)
+		want := 2*Timeout(16) + Timeout(15)
+		if got := time.Duration(m.Deadline()); got != want {
+			t.Errorf("time wait of %v, want %v", got, want)
+		}
+	}
+}
+
+// TestRejectedRequests: REQs that the application never sees, and the reasons.
+func TestRejectedRequests(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(q *REQ)
+		reason Reason
+	}{
+		{"no listener", func(q *REQ) { q.Service++ }, ReasonInvalidServiceID},
+		{"RD", func(q *REQ) { q.Transport = TransportRD }, ReasonInvalidTransportType},
+		{"XRC", func(q *REQ) { q.Transport, q.Extended = 3, 1 }, ReasonInvalidTransportType},
+		{"MTU 0", func(q *REQ) { q.MTU = 0 }, ReasonInvalidMTU},
+		{"MTU above ours", func(q *REQ) { q.MTU = 4 }, ReasonInvalidMTU},
+		{"MTU 15", func(q *REQ) { q.MTU = 15 }, ReasonInvalidMTU},
+		{"not its address", func(q *REQ) { q.Primary.Local[15]++ }, ReasonInvalidGID},
+		{"not our address", func(q *REQ) { q.Primary.Remote[15]++ }, ReasonInvalidGID},
+		{"other partition", func(q *REQ) { q.PKey = 0x8001 }, ReasonUnsupported},
+		{"CMA version", func(q *REQ) { q.Private[0] = 1 }, ReasonUnsupported},
+		{"IP version", func(q *REQ) { q.Private[1] = 0x50 }, ReasonUnsupported},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := testConfig()
+			cfg.MaxMTU = 3
+			m := newMachine(t, cfg)
+			_, err := m.Listen(ListenParam{Service: tcp})
+			must(t, err)
+			q := peerREQ()
+			tc.change(q)
+			recv(m, 0, 9, q)
+			out := next(t, m, AttrREJ)
+			var rej REJ
+			decode(&out.MAD, &rej)
+			if rej.Reason != tc.reason || rej.RemoteID != peerID || rej.Message != KindREQ ||
+				out.MAD.TID() != 9 {
+				t.Errorf("%v: %+v", rej.Reason, rej)
+			}
+			noEvent(t, m)
+			if m.Len() != 0 {
+				t.Error("a connection is left")
+			}
+		})
+	}
+	m := newMachine(t, testConfig())
+	mad := Encode(9, peerREQ())
+	mad[2] = 3
+	m.Receive(0, peerAddr, mad[:])
+	out := next(t, m, AttrREJ)
+	var rej REJ
+	decode(&out.MAD, &rej)
+	if rej.Reason != ReasonInvalidClassVersion {
+		t.Errorf("class version: %v", rej.Reason)
+	}
+}
+
+// TestLimitedMember: P_Keys match without the membership bit, unless both lack it.
+func TestLimitedMember(t *testing.T) {
+	for _, tc := range []struct {
+		a, b uint16
+		want bool
+	}{{0xffff, 0xffff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false}, {0x8001, 0xffff, false}} {
+		if got := samePartition(tc.a, tc.b); got != tc.want {
+			t.Errorf("%04x %04x: %v", tc.a, tc.b, got)
+		}
+	}
+}
+
+// TestAlternatePath: a REP says that there is no failover, a LAP is answered so.
+func TestAlternatePath(t *testing.T) {
+	m := newMachine(t, testConfig())
+	_, err := m.Listen(ListenParam{Service: tcp})
+	must(t, err)
+	q := peerREQ()
+	q.Alternate = q.Primary
+	recv(m, 0, 1, q)
+	id := drain(m)
+	must(t, m.Accept(0, id, ours, nil))
+	out := next(t, m, AttrREP)
+	var rep REP
+	decode(&out.MAD, &rep)
+	if rep.Failover != 1 {
+		t.Errorf("failover accepted %d", rep.Failover)
+	}
+	recv(m, 0, 1, &RTU{LocalID: peerID, RemoteID: uint32(id)})
+	for _, tc := range []struct {
+		remote uint32
+		status APRStatus
+	}{{uint32(id), APRUnsupported}, {uint32(id) + 1, APRInvalidCommID}} {
+		recv(m, 0, 77, &LAP{LocalID: peerID, RemoteID: tc.remote})
+		out = next(t, m, AttrAPR)
+		var apr APR
+		decode(&out.MAD, &apr)
+		if apr != (APR{LocalID: tc.remote, RemoteID: peerID, Status: tc.status}) ||
+			out.MAD.TID() != 77 {
+			t.Errorf("APR %+v", apr)
+		}
+	}
+}
+
+// flood sends n REQs, with comm ids and QPNs from base, and returns how many events came.
+func flood(m *Machine, at Addr, base, n int) (ids []ID) {
+	for i := range n {
+		q := peerREQ()
+		q.LocalID, q.QPN = uint32(base+i+1), wire.QPN(base+i+1)
+		q.Primary.Local = at.Remote
+		mad := Encode(uint64(i), q)
+		m.Receive(0, at, mad[:])
+	}
+	for ev, ok := m.Poll(); ok; ev, ok = m.Poll() {
+		ids = append(ids, ev.ID)
+	}
+	return ids
+}
+
+// TestHalfOpenCaps: 128 a peer and 4096 in all; above that nothing is answered or kept.
+func TestHalfOpenCaps(t *testing.T) {
+	m := newMachine(t, testConfig())
+	_, err := m.Listen(ListenParam{Service: tcp})
+	must(t, err)
+	at := peerAddr
+	ids := flood(m, at, 0, 1000)
+	if len(ids) != 128 || m.Len() != 128 || m.Stats().Drops[DropHalfOpenPeer] != 872 {
+		t.Fatalf("%d of one peer, drops %v", len(ids), m.Stats().Drops)
+	}
+	quiet(t, m)
+	// Another peer is not hurt; when one of the first peer's is established it may have another.
+	for i := range 40 {
+		at.Remote[14] = byte(i + 1)
+		flood(m, at, 0, 1000)
+	}
+	if m.HalfOpen() != 4096 || m.Len() != 4096 || m.Stats().Drops[DropHalfOpen] == 0 {
+		t.Fatalf("%d half-open, drops %v", m.HalfOpen(), m.Stats().Drops)
+	}
+	must(t, m.Accept(0, ids[0], ours, nil))
+	if got := flood(m, peerAddr, 5000, 1); len(got) != 0 {
+		t.Error("an accepted request is still half-open")
+	}
+	must(t, m.CommEst(0, ids[0]))
+	drain(m)
+	if got := flood(m, peerAddr, 5000, 2); len(got) != 1 {
+		t.Errorf("%d admitted after one was established", len(got))
+	}
+	// Forged requests make room by themselves.
+	for m.HalfOpen() > 0 {
+		m.Expire(m.Deadline())
+		drain(m)
+	}
+	if now := time.Duration(m.now); now > 2*time.Minute {
+		t.Errorf("half-open for %v", now)
+	}
+	if len(m.halfPeer) != 0 || len(m.byRemote) != 1 || len(m.byQP) != 1 {
+		t.Errorf("%d peers, %d, %d", len(m.halfPeer), len(m.byRemote), len(m.byQP))
+	}
+}
+
+// TestLimits: the other limits of Config and ListenParam.
+func TestLimits(t *testing.T) {
+	t.Run("MaxEvents", func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxEvents, cfg.MaxHalfOpenPeer = 10, 100
+		m := newMachine(t, cfg)
+		_, err := m.Listen(ListenParam{Service: tcp})
+		must(t, err)
+		if ids := flood(m, peerAddr, 0, 50); len(ids) != 10 || m.Stats().Drops[DropEvents] != 40 {
+			t.Errorf("%d admitted, drops %v", len(ids), m.Stats().Drops)
+		}
+	})
+	t.Run("Backlog", func(t *testing.T) {
+		m := newMachine(t, testConfig())
+		_, err := m.Listen(ListenParam{Service: tcp, Backlog: 3})
+		must(t, err)
+		ids := flood(m, peerAddr, 0, 5)
+		if len(ids) != 3 || m.Stats().Drops[DropBacklog] != 2 {
+			t.Fatalf("%d admitted, drops %v", len(ids), m.Stats().Drops)
+		}
+		must(t, m.Accept(0, ids[0], ours, nil))
+		must(t, m.Reject(0, ids[1], ReasonConsumer, nil, nil))
+		if ids = flood(m, peerAddr, 100, 5); len(ids) != 2 {
+			t.Errorf("%d admitted after two were answered", len(ids))
+		}
+	})
+	t.Run("MaxConns", func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxConns = 2
+		m := newMachine(t, cfg)
+		_, err := m.Listen(ListenParam{Service: tcp})
+		must(t, err)
+		connect(t, m, 0)
+		connect(t, m, 0)
+		if _, err := m.Connect(0, ConnectParam{Addr: peerAddr, Service: tcp, MTU: 1}); err != ErrLimit {
+			t.Errorf("Connect: %v", err)
+		}
+		if ids := flood(m, peerAddr, 0, 5); len(ids) != 0 || m.Stats().Drops[DropConns] != 5 {
+			t.Errorf("%d admitted", len(ids))
+		}
+	})
+	t.Run("MaxQueue", func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxQueue = 5
+		m := newMachine(t, cfg)
+		for range 9 {
+			recv(m, 0, 1, &DREQ{LocalID: 1, RemoteID: 2})
+		}
+		if len(m.out) != 5 || m.Stats().Drops[DropQueue] != 4 {
+			t.Errorf("%d queued, drops %v", len(m.out), m.Stats().Drops)
+		}
+	})
+	t.Run("MaxFarewells", func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxFarewells, cfg.MaxHalfOpenPeer = 10, 1000
+		m := newMachine(t, cfg)
+		_, err := m.Listen(ListenParam{Service: tcp})
+		must(t, err)
+		for _, id := range flood(m, peerAddr, 0, 100) {
+			must(t, m.Reject(0, id, ReasonConsumer, nil, nil))
+		}
+		if len(m.farewells.byKey) != 10 || len(m.farewells.order) != 10 {
+			t.Errorf("%d remembered", len(m.farewells.byKey))
+		}
+	})
+}
+
+// TestRejectIsRepeated: a duplicate of a rejected REQ gets the same REJ, until it is forgotten.
+func TestRejectIsRepeated(t *testing.T) {
+	m, id := inState(t, testConfig(), StateREQRcvd, false)
+	must(t, m.Reject(0, id, ReasonConsumer, []byte{1, 2}, []byte("no")))
+	first := next(t, m, AttrREJ).MAD
+	var rej REJ
+	decode(&first, &rej)
+	if rej.Reason != ReasonConsumer || rej.InfoLength != 2 || rej.Info[1] != 2 ||
+		string(rej.Private[:3]) != "no\x00" || first.TID() != reqTID {
+		t.Errorf("REJ %+v", rej)
+	}
+	now := Time(0)
+	for range 3 {
+		now = now.add(farewellTime)
+		recv(m, now, reqTID, peerREQ())
+		again := next(t, m, AttrREJ).MAD
+		diff(t, "REJ again", again[:], first[:])
+		noEvent(t, m)
+	}
+	q := peerREQ()
+	q.QPN++
+	recv(m, now, reqTID+1, q) // another transaction is another request
+	poll(t, m, EventConnectRequest)
+
+	m, id = inState(t, testConfig(), StateREQRcvd, false)
+	must(t, m.Reject(0, id, ReasonConsumer, nil, nil))
+	drain(m)
+	recv(m, Time(farewellTime+1), reqTID, peerREQ())
+	poll(t, m, EventConnectRequest)
+}
+
+// TestCommEst: the first data packet counts as the RTU; the RTU that follows changes nothing.
+func TestCommEst(t *testing.T) {
+	m, id := inState(t, testConfig(), StateREPSent, false)
+	must(t, m.CommEst(1, id))
+	if ev := poll(t, m, EventEstablished); ev.ID != id || ev.Private != nil {
+		t.Errorf("event %+v", ev)
+	}
+	if m.Deadline() != Never {
+		t.Error("the REP is still retransmitted")
+	}
+	recv(m, 2, reqTID, &RTU{LocalID: peerID, RemoteID: uint32(id)})
+	noEvent(t, m)
+	must(t, m.CommEst(3, id))
+	noEvent(t, m)
+	if err := m.CommEst(3, id+1); err != ErrUnknownID {
+		t.Error(err)
+	}
+}
+
+// TestKeepalive: an event each interval, never two unpolled, and none after the end.
+func TestKeepalive(t *testing.T) {
+	cfg := testConfig()
+	cfg.Keepalive = time.Second
+	m, id := inState(t, cfg, StateEstablished, true)
+	for i := range 3 {
+		m.Expire(Time(i+1) * Time(time.Second))
+		if ev := poll(t, m, EventKeepalive); ev.ID != id {
+			t.Errorf("event %+v", ev)
+		}
+	}
+	for i := range 5 {
+		m.Expire(Time(i+4) * Time(time.Second))
+	}
+	poll(t, m, EventKeepalive)
+	must(t, m.SetKeepalive(8e9, id, 5*time.Second))
+	if m.Deadline() != 13e9 {
+		t.Errorf("deadline %d", m.Deadline())
+	}
+	must(t, m.SetKeepalive(8e9, id, 0))
+	if m.Deadline() != Never {
+		t.Errorf("deadline %d", m.Deadline())
+	}
+	must(t, m.SetKeepalive(8e9, id, time.Second))
+	m.Expire(9e9)
+	must(t, m.Disconnect(9e9, id, nil))
+	noEvent(t, m)
+	if err := m.SetKeepalive(0, id, -1); err != ErrInvalidParam {
+		t.Error(err)
+	}
+	if err := m.SetKeepalive(0, id+1, 1); err != ErrUnknownID {
+		t.Error(err)
+	}
+}
+
+// TestSlowDisconnect: a DREQ is answered even if the application does not.
+func TestSlowDisconnect(t *testing.T) {
+	m, _ := inState(t, testConfig(), StateDREQRcvd, true)
+	if d := time.Duration(m.Deadline()); d > Timeout(20)/2 {
+		t.Errorf("answers after %v", d)
+	}
+	m.Expire(m.Deadline())
+	if out := next(t, m, AttrDREP); out.MAD.TID() != dreqTID {
+		t.Errorf("transaction %d", out.MAD.TID())
+	}
+}
+
+// TestPrivateData: limits are enforced, data arrives whole and zero-filled.
+func TestPrivateData(t *testing.T) {
+	big := make([]byte, 300)
+	m := newMachine(t, testConfig())
+	for _, tc := range []struct {
+		transport Transport
+		service   ServiceID
+		room      int
+	}{
+		{TransportRC, tcp, 56}, {TransportRC, 1 << 40, 92},
+		{TransportUD, udp, 180}, {TransportUD, 1 << 40, 216},
+	} {
+		p := ConnectParam{Addr: peerAddr, Service: tc.service, Transport: tc.transport, MTU: 1}
+		p.Private = big[:tc.room]
+		if _, err := m.Connect(0, p); err != nil {
+			t.Errorf("%+v: %v", tc, err)
+		}
+		p.Private = big[:tc.room+1]
+		if _, err := m.Connect(0, p); err != ErrPrivateData {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+	for _, tc := range []struct {
+		state State
+		call  func(m *Machine, id ID, private []byte) error
+		room  int
+	}{
+		{StateREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Accept(0, id, ours, b) }, 196},
+		{StateREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Reject(0, id, 28, nil, b) }, 148},
+		{StateREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Reject(0, id, 28, b, nil) }, 72},
+		{StateREPRcvd, func(m *Machine, id ID, b []byte) error { return m.Establish(0, id, b) }, 224},
+		{StateEstablished, func(m *Machine, id ID, b []byte) error { return m.Disconnect(0, id, b) }, 220},
+		{StateDREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Disconnect(0, id, b) }, 224},
+		{StateSIDRREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Accept(0, id, ours, b) }, 136},
+		{StateSIDRREQRcvd, func(m *Machine, id ID, b []byte) error { return m.Reject(0, id, 28, nil, b) }, 136},
+	} {
+		m, id := inState(t, testConfig(), tc.state, true)
+		if err := tc.call(m, id, big[:tc.room+1]); err != ErrPrivateData {
+			t.Errorf("%v, %d bytes: %v", tc.state, tc.room+1, err)
+		}
+		quiet(t, m)
+		if err := tc.call(m, id, big[:tc.room]); err != nil {
+			t.Errorf("%v, %d bytes: %v", tc.state, tc.room, err)
+		}
+	}
+}
+
+// TestListeners: exact addresses win, services are taken once.
+func TestListeners(t *testing.T) {
+	m := newMachine(t, testConfig())
+	all, err := m.Listen(ListenParam{Service: tcp})
+	must(t, err)
+	one, err := m.Listen(ListenParam{Service: tcp, Local: ourGID})
+	must(t, err)
+	if _, err := m.Listen(ListenParam{Service: tcp}); err != ErrInUse {
+		t.Error(err)
+	}
+	recv(m, 0, 1, peerREQ())
+	if ev := poll(t, m, EventConnectRequest); ev.Listener != one || string(ev.Private[:6]) != "hello\x00" {
+		t.Errorf("event %+v", ev)
+	}
+	must(t, m.Unlisten(one))
+	q := peerREQ()
+	q.LocalID, q.QPN = 1, 1
+	recv(m, 0, 1, q)
+	if ev := poll(t, m, EventConnectRequest); ev.Listener != all {
+		t.Errorf("event %+v", ev)
+	}
+	must(t, m.Unlisten(all))
+	if err := m.Unlisten(all); err != ErrUnknownID {
+		t.Error(err)
+	}
+	recv(m, 0, 1, peerSIDRREQ())
+	out := next(t, m, AttrSIDRREP)
+	var rep SIDRREP
+	decode(&out.MAD, &rep)
+	if rep.Status != SIDRUnsupported || rep.RequestID != peerID {
+		t.Errorf("SIDR_REP %+v", rep)
+	}
+}
+
+// TestSelfConnect: both ends on one machine.
+func TestSelfConnect(t *testing.T) {
+	m := newMachine(t, testConfig())
+	_, err := m.Listen(ListenParam{Service: tcp})
+	must(t, err)
+	self := Addr{ourGID, ourGID, 1}
+	a, err := m.Connect(0, ConnectParam{Param: ours, Addr: self, Service: tcp, MTU: 3})
+	must(t, err)
+	turn := func() {
+		var out Out
+		for m.Next(&out) {
+			m.Receive(0, Addr{out.Addr.Remote, out.Addr.Local, 1}, out.MAD[:])
+		}
+	}
+	turn()
+	p := poll(t, m, EventConnectRequest).ID
+	must(t, m.Accept(0, p, Param{QPN: 0x56}, nil))
+	turn()
+	poll(t, m, EventConnectResponse)
+	must(t, m.Establish(0, a, nil))
+	turn()
+	m.Poll()
+	poll(t, m, EventEstablished)
+	if m.State(a) != StateEstablished || m.State(p) != StateEstablished {
+		t.Errorf("%v, %v", m.State(a), m.State(p))
+	}
+	must(t, m.Disconnect(0, a, nil))
+	turn()
+	must(t, m.Disconnect(0, p, nil))
+	turn()
+	for m.Deadline() != Never {
+		m.Expire(m.Deadline())
+	}
+	if m.Len() != 0 {
+		t.Errorf("%d connections left", m.Len())
+	}
+}
+
+// TestIPv6: the IP addressing header and the path over IPv6.
+func TestIPv6(t *testing.T) {
+	a, b := gid(t, "fd00:7::1"), gid(t, "fd00:7::2")
+	m := newMachine(t, testConfig())
+	_, err := m.Connect(0, ConnectParam{Addr: Addr{a, b, 1}, Service: tcp, MTU: 3, SrcPort: 9})
+	must(t, err)
+	out := next(t, m, AttrREQ)
+	p := newMachine(t, Config{Rand: lcg(9), GUID: 9})
+	_, err = p.Listen(ListenParam{Service: tcp})
+	must(t, err)
+	p.Receive(0, Addr{b, a, 1}, out.MAD[:])
+	ev := poll(t, p, EventConnectRequest)
+	if *ev.Request.IP != (IPHeader{9, a, b}) || ev.Request.Addr.Remote != a {
+		t.Errorf("request %+v", ev.Request)
+	}
+	if out.MAD[headerSize+140+1] != 6<<4 {
+		t.Errorf("IP version byte %02x", out.MAD[headerSize+140+1])
+	}
+	_, err = m.Connect(0, ConnectParam{Addr: Addr{a, ourGID, 1}, Service: tcp, MTU: 3})
+	if !errors.Is(err, ErrInvalidParam) {
+		t.Errorf("mixed families: %v", err)
+	}
+}
+
+// TestCallErrors: parameters and configurations that are refused.
+func TestCallErrors(t *testing.T) {
+	m, id := inState(t, testConfig(), StateEstablished, true)
+	err := m.Accept(0, id, ours, nil)
+	var se *StateError
+	if !errors.As(err, &se) || se.State != StateEstablished || !errors.Is(err, ErrInvalidState) ||
+		!strings.Contains(err.Error(), "accept in state Established") {
+		t.Errorf("Accept: %v", err)
+	}
+	for _, err := range []error{
+		m.Accept(0, 1, ours, nil), m.Establish(0, 1, nil), m.Reject(0, 1, 28, nil, nil),
+		m.MRA(0, 1, 5), m.Disconnect(0, 1, nil),
+	} {
+		if err != ErrUnknownID {
+			t.Error(err)
+		}
+	}
+	if err := m.MRA(0, id, 32); err != ErrInvalidParam {
+		t.Error(err)
+	}
+	for _, p := range []ConnectParam{
+		{Addr: peerAddr, MTU: 0}, {Addr: peerAddr, MTU: 6}, {Addr: peerAddr, MTU: 1, Transport: 2},
+	} {
+		if _, err := m.Connect(0, p); !errors.Is(err, ErrInvalidParam) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	rnd := lcg(1)
+	for _, cfg := range []Config{
+		{}, {Rand: rnd}, {Rand: rnd, GUID: 1, MaxMTU: 6}, {Rand: rnd, GUID: 1, MaxRetries: 16},
+		{Rand: rnd, GUID: 1, ResponseTimeout: 23}, {Rand: rnd, GUID: 1, ServiceTimeout: 32},
+		{Rand: rnd, GUID: 1, RetryFirst: 1}, {Rand: rnd, GUID: 1, Keepalive: -1},
+		{Rand: rnd, GUID: 1, MaxHalfOpen: -1},
+	} {
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%+v accepted", cfg)
+		}
+	}
+}
+
+// TestAckTimeout: codes for 4.096 µs·2ⁿ of ACK delay plus twice the packet lifetime.
+func TestAckTimeout(t *testing.T) {
+	for _, tc := range []struct{ delay, life, want uint8 }{
+		{15, 16, 17}, {16, 16, 18}, {17, 16, 18}, {18, 16, 19}, {19, 16, 19}, {0, 0, 2}, {31, 31, 31},
+	} {
+		if got := ackTimeout(tc.delay, tc.life); got != tc.want {
+			t.Errorf("delay %d, life %d: %d, want %d", tc.delay, tc.life, got, tc.want)
+		}
+	}
+	if Timeout(20) != 4294967296*time.Nanosecond {
+		t.Errorf("Timeout(20) = %v", Timeout(20))
+	}
+}
+
+// TestNames: every number that can be shown has a text.
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	name := func(s fmt.Stringer, unknown bool) {
+		t.Helper()
+		text := s.String()
+		if text == "" || seen[text] && !unknown {
+			t.Errorf("%T: %q", s, text)
+		}
+		seen[text] = true
+	}
+	for r := range Reason(36) {
+		name(r, r == 34)
+	}
+	if got := Reason(28).String(); got != "rejected by the application" {
+		t.Error(got)
+	}
+	for s := range NumStates {
+		name(s, false)
+	}
+	for d := range NumDrops {
+		name(d, false)
+	}
+	for k := EventConnectRequest; k <= EventKeepalive; k++ {
+		name(k, false)
+	}
+	seen = map[string]bool{}
+	for a := AttrREQ; a <= AttrAPR; a++ {
+		name(a, false)
+	}
+	for s := range SIDRStatus(7) {
+		name(s, false)
+	}
+	for _, s := range []ServiceID{tcp, udp, Service(PortSpaceIB, 1), Service(PortSpaceIPoIB, 2), 1 << 40} {
+		name(s, false)
+	}
+	name(State(200), true)
+	name(EventKind(200), true)
+	name(Attr(1), true)
+	name(Drop(200), true)
+	if tcp.String() != "TCP:7174" || tcp != 0x01061c06 || tcp.Port() != 7174 {
+		t.Errorf("%v %x", tcp, uint64(tcp))
+	}
+	if AttrSIDRREP.Index() != ixSIDRREP || AttrREQ.Index() != ixREQ || AttrDREP.Index() != ixDREP {
+		t.Error("indices of the state table")
+	}
+}
