@@ -110,7 +110,8 @@ type Lab struct {
 }
 
 // New builds a lab. If it cannot, it takes down what it built. A lab of that name that is there
-// already is an error (os.ErrExist) and stays as it is.
+// already is an error (os.ErrExist) and stays as it is. Without the right to build one: an error
+// that matches os.ErrPermission.
 func New(cfg Config) (*Lab, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -125,7 +126,8 @@ func New(cfg Config) (*Lab, error) {
 	}
 	l := &Lab{Name: cfg.Name, A: a, B: b}
 	if err := l.build(&cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("build lab %s: %w", cfg.Name, err), l.Close())
+		err = explain(cfg.Name, fmt.Errorf("build lab %s: %w", cfg.Name, err))
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
@@ -135,8 +137,7 @@ func explain(name string, err error) error {
 	case errors.Is(err, os.ErrExist):
 		return fmt.Errorf("lab %s is there already: %w", name, err)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("network namespaces need root or CAP_SYS_ADMIN and CAP_NET_ADMIN: %w",
-			err)
+		return fmt.Errorf("a lab needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN: %w", err)
 	}
 	return err
 }
@@ -241,7 +242,11 @@ func Remove(name string) error {
 		}
 		found = true
 		if n, err := openNamespace(side); err == nil {
-			errs = append(errs, n.removeVeth(), n.close())
+			err := n.removeVeth()
+			if errors.Is(err, unix.EINVAL) { // no namespace yet, only its file
+				err = nil
+			}
+			errs = append(errs, err, n.close())
 		}
 		errs = append(errs, removeNamespace(side))
 	}

@@ -120,23 +120,27 @@ func newNamespace(name string) (*Namespace, error) {
 	n := &Namespace{Name: name, fd: netns.None(), done: make(chan struct{})}
 	var err error
 	onOwnThread(func() {
-		if n.fd, err = netns.NewNamed(name); err != nil {
-			return
+		if n.fd, err = netns.NewNamed(name); err == nil {
+			setSysctls()
 		}
-		err = setSysctls()
 	})
-	if err != nil {
-		if !errors.Is(err, os.ErrExist) {
-			err = errors.Join(err, n.close(), removeNamespace(name))
-		}
-		return nil, fmt.Errorf("make namespace %s: %w", name, err)
+	if err == nil {
+		return n, nil
 	}
-	return n, nil
+	err = fmt.Errorf("make namespace %s: %w", name, err)
+	if errors.Is(err, os.ErrExist) {
+		return nil, err
+	}
+	cleanup := removeNamespace(name)
+	if errors.Is(cleanup, os.ErrPermission) {
+		cleanup = nil // said once is enough
+	}
+	return nil, errors.Join(err, cleanup)
 }
 
-// setSysctls turns off what would delay IPv6 addresses or add frames to the wire. A kernel without
-// IPv6 has none of the files.
-func setSysctls() error {
+// setSysctls turns off what would delay IPv6 addresses or add frames to the wire. Where /proc/sys is
+// read-only, or the kernel has no IPv6, the lab does without.
+func setSysctls() {
 	for _, kv := range [][2]string{
 		{"disable_ipv6", "0"},
 		{"accept_dad", "0"},
@@ -145,13 +149,9 @@ func setSysctls() error {
 	} {
 		for _, scope := range []string{"all", "default"} {
 			path := filepath.Join("/proc/sys/net/ipv6/conf", scope, kv[0])
-			err := os.WriteFile(path, []byte(kv[1]), 0)
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
+			_ = os.WriteFile(path, []byte(kv[1]), 0)
 		}
 	}
-	return nil
 }
 
 // openNamespace opens one that exists.
