@@ -231,7 +231,8 @@ func TestAllocs(t *testing.T) {
 			tm.Finish(whole, RCWriteOnly, 1001)
 			tm.Finish(cut, RCWriteOnly, 1001)
 		})
-		check("init", func() { tm.Init(testPath(v6, -1), 1, 1) })
+		path := testPath(v6, -1)
+		check("init", func() { tm.Init(path, 1, 1) })
 		check("parse", func() { ok |= Parse(whole, p); GRH(p, &grh) })
 	}
 	for _, name := range hexFiles(t) {
