@@ -200,7 +200,7 @@ func TestForgedMessages(t *testing.T) {
 	elsewhere := peerAddr
 	elsewhere.Local[15]++
 	for _, row := range stateRows {
-		for _, s := range stimuli[:13] {
+		for _, s := range stimuli[:messageStimuli] {
 			for _, at := range []Addr{other, elsewhere} {
 				m, id := inState(t, testConfig(), row.state, row.active)
 				deadline := m.conns[id].deadline

@@ -275,11 +275,16 @@ func TestStateTable(t *testing.T) {
 type stimulus struct {
 	name string
 	do   func(m *Machine, id ID) error
+	mad  func(id ID) MAD // messages only, which stand first
 }
 
+const messageStimuli = 13
+
 func message(name string, tid uint64, f func(id ID) Message) stimulus {
-	return stimulus{name, func(m *Machine, id ID) error {
-		recv(m, 1, tid, f(id))
+	mad := func(id ID) MAD { return Encode(tid, f(id)) }
+	return stimulus{name: name, mad: mad, do: func(m *Machine, id ID) error {
+		b := mad(id)
+		m.Receive(1, peerAddr, b[:])
 		return nil
 	}}
 }
@@ -318,20 +323,20 @@ var stimuli = []stimulus{
 	message("APR", 1, func(id ID) Message {
 		return &APR{LocalID: peerID, RemoteID: uint32(id)}
 	}),
-	{"timer", func(m *Machine, id ID) error {
+	{name: "timer", do: func(m *Machine, id ID) error {
 		if m.Deadline() != Never {
 			m.Expire(m.Deadline())
 		}
 		return nil
 	}},
-	{"Accept", func(m *Machine, id ID) error { return m.Accept(1, id, ours, nil) }},
-	{"Establish", func(m *Machine, id ID) error { return m.Establish(1, id, nil) }},
-	{"Reject", func(m *Machine, id ID) error { return m.Reject(1, id, ReasonConsumer, nil, nil) }},
-	{"MRA", func(m *Machine, id ID) error { return m.MRA(1, id, 24) }},
-	{"CommEst", func(m *Machine, id ID) error { return m.CommEst(1, id) }},
-	{"Disconnect", func(m *Machine, id ID) error { return m.Disconnect(1, id, nil) }},
-	{"Destroy", func(m *Machine, id ID) error { m.Destroy(1, id); return nil }},
-	{"gives up", func(m *Machine, id ID) error {
+	{name: "Accept", do: func(m *Machine, id ID) error { return m.Accept(1, id, ours, nil) }},
+	{name: "Establish", do: func(m *Machine, id ID) error { return m.Establish(1, id, nil) }},
+	{name: "Reject", do: func(m *Machine, id ID) error { return m.Reject(1, id, ReasonConsumer, nil, nil) }},
+	{name: "MRA", do: func(m *Machine, id ID) error { return m.MRA(1, id, 24) }},
+	{name: "CommEst", do: func(m *Machine, id ID) error { return m.CommEst(1, id) }},
+	{name: "Disconnect", do: func(m *Machine, id ID) error { return m.Disconnect(1, id, nil) }},
+	{name: "Destroy", do: func(m *Machine, id ID) error { m.Destroy(1, id); return nil }},
+	{name: "gives up", do: func(m *Machine, id ID) error {
 		// Nothing comes any more: until the connection is gone, without the messages on the way.
 		for range 40 {
 			if m.Deadline() == Never {
