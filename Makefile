@@ -24,6 +24,14 @@ help: ## list the targets
 build: ## compile bin/roxie
 	$(GO) build -trimpath -buildvcs=$(VCS) -o bin/roxie ./cmd/roxie
 
+.PHONY: run
+run: build ## as root: two endpoints move verified data, with rates beside raw AF_XDP's
+	@mkdir -p build
+	bin/roxie perf send_bw --lab --verify -s 65536 -m 4096 -D 2
+	bin/roxie perf write_bw --lab --verify -s 65536 -m 4096 -D 2
+	bin/roxie perf read_bw --lab --verify -s 65536 -m 4096 -D 2
+	bin/roxie bench --only raw,write,read,send,send_lat --json build/run.json
+
 .PHONY: test
 test: ## unit, simulation and veth tests with the race detector (root, or the veth tests skip)
 	@scripts/need race
