@@ -24,6 +24,19 @@ type rawPeer struct {
 	path   wire.Path
 	pmtu   int
 	events []rxe.Event
+	around []byte // the region and guards before and behind it
+}
+
+const guardBytes = 4096
+
+// checkGuards fails if anything was written outside the region.
+func (p *rawPeer) checkGuards() {
+	p.t.Helper()
+	for i := 0; i < guardBytes; i++ {
+		if p.around[i] != 0 || p.around[len(p.around)-1-i] != 0 {
+			p.t.Fatal("memory outside the region was written")
+		}
+	}
 }
 
 const (
@@ -64,7 +77,8 @@ func qpIn(t testing.TB, state rxe.QPState, c rawConfig) *rawPeer {
 	p.q, err = n.Dev.CreateQP(p.s, rxe.QPInit{Type: c.typ, PD: pd, SendCQ: p.cq, RecvCQ: p.cq, SRQ: c.srq,
 		MaxSendWR: uint32(c.sendWR), MaxRecvWR: uint32(c.recvWR), MaxSend: 4, MaxRecv: 4, MaxInline: 128})
 	p.must(err)
-	p.mem, err = n.Reg(pd, make([]byte, 1<<16), memAddr, sim.AllAccess)
+	p.around = make([]byte, guardBytes+1<<16+guardBytes)
+	p.mem, err = n.Reg(pd, p.around[guardBytes:guardBytes+1<<16], memAddr, sim.AllAccess)
 	p.must(err)
 	for i := range p.mem.Buf {
 		p.mem.Buf[i] = byte(i * 3)

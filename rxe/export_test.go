@@ -1,0 +1,9 @@
+package rxe
+
+import "sync/atomic"
+
+// QueueMemory is a queue's record memory, for tests that play a hostile poster.
+func QueueMemory(q *Queue) []uint64 { return q.mem }
+
+// QueueIndex is a queue's producer index, likewise.
+func QueueIndex(q *Queue) *atomic.Uint32 { return q.prod }
