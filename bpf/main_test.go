@@ -62,7 +62,8 @@ func child(args []string) error {
 	return p.Close()
 }
 
-// keepCapabilities drops all other capabilities of the calling goroutine, which stays on its thread.
+// keepCapabilities drops all other capabilities of the calling goroutine, which stays on its
+// thread.
 func keepCapabilities(mask uint64) error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

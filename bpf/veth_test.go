@@ -112,9 +112,9 @@ func (s *rawSocket) received() [][]byte {
 	return frames
 }
 
-// await waits up to two seconds for a condition.
+// await waits up to ten seconds for a condition.
 func await(cond func() bool) bool {
-	for end := time.Now().Add(2 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
@@ -228,7 +228,7 @@ func (r *receiver) expect(t testing.TB, want ...string) {
 	var got []string
 	buf := make([]byte, 2048)
 	for range want {
-		r.conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+		r.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 		n, _, err := r.conn.ReadFrom(buf)
 		if err != nil {
 			t.Fatalf("after %q: %v", got, err)

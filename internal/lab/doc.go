@@ -11,6 +11,6 @@
 // CAP_NET_ADMIN.
 //
 // A lab without a given name belongs to the process that made it, whose id is part of its name. If
-// that process dies before Close, [Stale] finds the lab and [Remove] takes it away, also if only half
-// of it was built.
+// that process dies before Close, [Stale] finds the lab and [Remove] takes it away, also if only
+// half of it was built.
 package lab

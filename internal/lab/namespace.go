@@ -138,8 +138,8 @@ func newNamespace(name string) (*Namespace, error) {
 	return nil, errors.Join(err, cleanup)
 }
 
-// setSysctls turns off what would delay IPv6 addresses or add frames to the wire. Where /proc/sys is
-// read-only, or the kernel has no IPv6, the lab does without.
+// setSysctls turns off what would delay IPv6 addresses or add frames to the wire. Where /proc/sys
+// is read-only, or the kernel has no IPv6, the lab does without.
 func setSysctls() {
 	for _, kv := range [][2]string{
 		{"disable_ipv6", "0"},
