@@ -288,7 +288,7 @@ func TestGraceAllInterleavings(t *testing.T) {
 	for name, c := range map[string]graceConfig{
 		"enter and leave": {rounds: 1, polls: true, leaves: true},
 		"quiesce":         {rounds: 2, polls: true, leaves: true, online: true},
-		"wake":            {rounds: 1, online: true},
+		"wake":            {rounds: 0, online: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if failure := graceModel(t, c).explore(t); failure != "" {
@@ -309,7 +309,7 @@ func TestGraceCheckerFindsMistakes(t *testing.T) {
 		"no wait":                   {graceConfig{1, true, true, true, plantNoWait}, unsafe},
 		"early quiescent point":     {graceConfig{1, true, true, true, plantEarly}, unsafe},
 		"epoch before unpublishing": {graceConfig{2, true, true, true, plantEpochLate}, unsafe},
-		"asks before it registers":  {graceConfig{1, true, false, true, plantWantLate}, asleep},
+		"asks before it registers":  {graceConfig{0, true, false, true, plantWantLate}, asleep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := graceModel(t, c.graceConfig).explore(t); !strings.Contains(got, c.want) {

@@ -334,14 +334,18 @@ func (t *Table) Rereg(v *View) (old *View, f Fault) {
 func (t *Table) replace(index uint32, v *View) (*View, Fault) {
 	e := t.entry(index)
 	for {
+		t.pause()
 		old := e.Load()
 		if old == vacant {
 			return nil, FaultKeyIndex
 		}
-		if !old.close() {
+		if t.pause(); !old.close() {
 			return nil, FaultBound
 		}
+		t.pause()
 		if e.CompareAndSwap(old, v) {
+			t.unbind(old)
+			t.retire(old)
 			return old, FaultNone
 		}
 	}
