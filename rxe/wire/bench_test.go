@@ -7,7 +7,8 @@ import (
 
 // testPath returns a path of the wanted family.
 func testPath(v6 bool, vlan int16) *Path {
-	p := &Path{SrcMAC: MAC{2, 0, 0, 0, 7, 1}, DstMAC: MAC{2, 0, 0, 0, 7, 2}, VLAN: vlan, VLANPrio: 5,
+	p := &Path{SrcMAC: MAC{2, 0, 0, 0, 7, 1}, DstMAC: MAC{2, 0, 0, 0, 7, 2},
+		VLAN: vlan, VLANPrio: 5,
 		Src: GIDFromIPv4([4]byte{192, 168, 7, 1}), Dst: GIDFromIPv4([4]byte{192, 168, 7, 2}),
 		HopLimit: 64, SrcPort: 0xc121}
 	if v6 {

@@ -111,7 +111,8 @@ func TestBuildEveryOpcode(t *testing.T) {
 			buf := make([]byte, 512)
 			pattern(buf, 9)
 			b := tm.Begin(buf, op)
-			if want := buf[tm.BTHOffset():tm.HeaderLen(op)]; len(b) != len(want) || &b[0] != &want[0] {
+			want := buf[tm.BTHOffset():tm.HeaderLen(op)]
+			if len(b) != len(want) || &b[0] != &want[0] {
 				t.Fatalf("%v: Begin returns %d bytes, want %d", op, len(b), len(want))
 			}
 			size := tm.Finish(Frame{Head: buf}, op, n)
@@ -144,8 +145,8 @@ func TestBuildSplit(t *testing.T) {
 	}
 }
 
-// TestBuildSplitLong cuts the frames that AF_XDP hands over in two buffers where it cuts them, and a
-// few bytes around.
+// TestBuildSplitLong cuts the frames that AF_XDP hands over in two buffers where it cuts them,
+// and a few bytes around.
 func TestBuildSplitLong(t *testing.T) {
 	for _, s := range shapes {
 		for n := 3770; n <= 3800; n++ {
@@ -181,8 +182,9 @@ func TestBuildLeavesRest(t *testing.T) {
 func TestTemplateFields(t *testing.T) {
 	for i, path := range []Path{
 		{SrcMAC: MAC{1, 2, 3, 4, 5, 6}, DstMAC: MAC{7, 8, 9, 10, 11, 12}, VLAN: -1,
-			Src: GIDFromIPv4([4]byte{255, 255, 255, 255}), Dst: GIDFromIPv4([4]byte{255, 255, 255, 254}),
-			TClass: 255, HopLimit: 255, SrcPort: 65535},
+			Src: GIDFromIPv4([4]byte{255, 255, 255, 255}),
+			Dst: GIDFromIPv4([4]byte{255, 255, 255, 254}), TClass: 255, HopLimit: 255,
+			SrcPort: 65535},
 		{VLAN: 1, VLANPrio: 7, Src: GIDFromIPv4([4]byte{}), Dst: GIDFromIPv4([4]byte{})},
 		{VLAN: 4094, VLANPrio: 1, Src: GID{1}, Dst: GID{15: 1}, TClass: 0xa5, FlowLabel: 0xfffff,
 			HopLimit: 1, SrcPort: 0xc000},
@@ -199,10 +201,7 @@ func TestTemplateFields(t *testing.T) {
 			if r := Parse(Frame{Head: buf[:size]}, p); r != ReasonOK {
 				t.Fatal(r)
 			}
-			got := Path{SrcMAC: p.SrcMAC, DstMAC: p.DstMAC, VLAN: p.VLAN, VLANPrio: p.VLANPrio, Src: p.Src,
-				Dst: p.Dst, TClass: p.TClass, FlowLabel: p.FlowLabel, HopLimit: p.HopLimit,
-				SrcPort: p.SrcPort}
-			if got != path {
+			if got := pathOf(p); got != path {
 				t.Errorf("got  %+v\nwant %+v", got, path)
 			}
 			if p.PKey != 0x8001 || p.DestQP != 0xffffff {

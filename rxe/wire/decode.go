@@ -1,7 +1,8 @@
 package wire
 
-// One line of text per packet, for `roxie decode`, traces and failure messages. Fields are key=value
-// and stand in one order: addresses, opcode, BTH, extension headers in wire order, payload, MAD, ICRC.
+// One line of text per packet, for `roxie decode`, traces and failure messages. Fields are
+// key=value and stand in one order: addresses, opcode, BTH, extension headers in wire order,
+// payload, MAD, ICRC.
 
 import (
 	"encoding/binary"
@@ -59,9 +60,9 @@ func appendHex(b []byte, v uint64, digits int) []byte {
 // appendNet appends the addresses and what is unusual about the packet below the BTH.
 func (p *Packet) appendNet(b []byte) []byte {
 	b = append(b, "src="...)
-	b = append(b, p.Src.text()...)
+	b = append(b, p.Src.Addr().String()...)
 	b = append(b, " dst="...)
-	b = append(b, p.Dst.text()...)
+	b = append(b, p.Dst.Addr().String()...)
 	if p.VLAN >= 0 {
 		b = strconv.AppendInt(append(b, " vlan="...), int64(p.VLAN), 10)
 	}
@@ -78,7 +79,11 @@ func (p *Packet) appendFlags(b []byte) []byte {
 		on   bool
 		name string
 	}{
-		{p.Solicited, "se"}, {p.MigReq, "mig"}, {p.FECN, "fecn"}, {p.BECN, "becn"}, {p.AckReq, "ackreq"},
+		{p.Solicited, "se"},
+		{p.MigReq, "mig"},
+		{p.FECN, "fecn"},
+		{p.BECN, "becn"},
+		{p.AckReq, "ackreq"},
 	} {
 		if !bit.on {
 			continue
@@ -172,8 +177,8 @@ var cmNames = [...]string{
 	"CM_SIDR_REP", "CM_LAP", "CM_APR",
 }
 
-// MADName returns the name of a MAD by management class and attribute ID: those of CM messages as in
-// CM_REQ, others by number.
+// MADName returns the name of a MAD by management class and attribute ID: those of CM messages as
+// in CM_REQ, others by number.
 func MADName(class uint8, attr uint16) string {
 	if i := int(attr) - madAttrREQ; class == madClassCM && i >= 0 && i < len(cmNames) {
 		return cmNames[i]

@@ -17,6 +17,6 @@
 // two buffers. Received frames may be cut anywhere. Frames being built are cut after the headers.
 //
 // The package allocates nothing per frame and reports no error values: [Parse] answers with a
-// [Reason]. It refuses IPv6 extension headers, IP fragments and more than one VLAN tag, and it never
-// looks at the UDP checksum: the ICRC decides.
+// [Reason]. It refuses IPv6 extension headers, IP fragments and more than one VLAN tag, and it
+// never looks at the UDP checksum: the ICRC decides.
 package wire

@@ -57,12 +57,14 @@ func TestSyndrome(t *testing.T) {
 		{0xff, 0xff, KindReserved, "0xff(reserved)"},
 	} {
 		if uint8(tt.s) != tt.wire || tt.s.Kind() != tt.kind || tt.s.String() != tt.text {
-			t.Errorf("%#x: kind %d, %q; want %#x, %d, %q", uint8(tt.s), tt.s.Kind(), tt.s, tt.wire, tt.kind,
-				tt.text)
+			t.Errorf("%#x: kind %d, %q; want %#x, %d, %q", uint8(tt.s), tt.s.Kind(), tt.s,
+				tt.wire, tt.kind, tt.text)
 		}
 	}
 	for v := range uint8(32) {
-		if AckSyndrome(v).Credits() != v || RNRSyndrome(v).Timer() != v || NAKSyndrome(NAKCode(v)).NAK() != NAKCode(v) {
+		nak := NAKCode(v)
+		if AckSyndrome(v).Credits() != v || RNRSyndrome(v).Timer() != v ||
+			NAKSyndrome(nak).NAK() != nak {
 			t.Errorf("value %d does not survive", v)
 		}
 	}
@@ -122,6 +124,8 @@ func TestFlowLabelAndPort(t *testing.T) {
 		{0x11, 0x1234, 0x13574, 0xf570},
 		{0x1234, 0x11, 0x13574, 0xf570},
 		{0, 0, 0, 0xc000},
+		{0xffffff, 0xffffff, 0xfff1e, 0xff21},
+		{0xfedcba, 0x987654, 0x2a423, 0xe429},
 	} {
 		if got := FlowLabel(tt.l, tt.r); got != tt.label {
 			t.Errorf("FlowLabel(%#x, %#x) = %#x, want %#x", tt.l, tt.r, got, tt.label)
@@ -147,7 +151,8 @@ func TestGID(t *testing.T) {
 		mac             string
 	}{
 		{v4, "::ffff:192.168.7.1", true, false, ""},
-		{GIDFromIPv4([4]byte{239, 255, 2, 3}), "::ffff:239.255.2.3", true, true, "01:00:5e:7f:02:03"},
+		{GIDFromIPv4([4]byte{239, 255, 2, 3}), "::ffff:239.255.2.3", true, true,
+			"01:00:5e:7f:02:03"},
 		{GIDFromIPv4([4]byte{224, 0, 0, 1}), "::ffff:224.0.0.1", true, true, "01:00:5e:00:00:01"},
 		{GIDFromIPv4([4]byte{240, 0, 0, 1}), "::ffff:240.0.0.1", true, false, ""},
 		{GID{0: 0xfe, 1: 0x80, 15: 9}, "fe80::9", false, false, ""},
@@ -155,9 +160,13 @@ func TestGID(t *testing.T) {
 			"33:33:01:02:03:04"},
 		{GID{}, "::", false, false, ""},
 	} {
-		if tt.g.String() != tt.text || tt.g.IsIPv4() != tt.isV4 || tt.g.IsMulticast() != tt.multicast {
-			t.Errorf("%v: IPv4 %v, multicast %v; want %s %v %v", tt.g, tt.g.IsIPv4(), tt.g.IsMulticast(),
+		isV4, multicast := tt.g.IsIPv4(), tt.g.IsMulticast()
+		if tt.g.String() != tt.text || isV4 != tt.isV4 || multicast != tt.multicast {
+			t.Errorf("%v: IPv4 %v, multicast %v; want %s %v %v", tt.g, isV4, multicast,
 				tt.text, tt.isV4, tt.multicast)
+		}
+		if a := tt.g.Addr(); a.Is4() != tt.isV4 || GIDFromAddr(a) != tt.g {
+			t.Errorf("%v: address %v, and back %v", tt.g, a, GIDFromAddr(a))
 		}
 		if tt.mac != "" && MulticastMAC(tt.g).String() != tt.mac {
 			t.Errorf("%v: MAC %v, want %s", tt.g, MulticastMAC(tt.g), tt.mac)
@@ -207,7 +216,8 @@ func TestHeaderBytes(t *testing.T) {
 		name      string
 		got, want []byte
 	}{
-		{"BTH", bth[:], []byte{0x0a, 0xb5, 0x12, 0x34, 0x40, 0x56, 0x78, 0x9a, 0x80, 0xbc, 0xde, 0xf0}},
+		{"BTH", bth[:],
+			[]byte{0x0a, 0xb5, 0x12, 0x34, 0x40, 0x56, 0x78, 0x9a, 0x80, 0xbc, 0xde, 0xf0}},
 		{"RETH", reth[:], []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
 		{"AETH", aeth[:], []byte{0x61, 0x12, 0x34, 0x56}},
 		{"AtomicETH", atomic[:], []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
@@ -223,9 +233,9 @@ func TestHeaderBytes(t *testing.T) {
 			t.Errorf("%s: %s", tt.name, diffBytes(tt.got, tt.want))
 		}
 	}
-	if bth.Opcode() != RCWriteOnly || !bth.Solicited() || bth.MigReq() || bth.Pad() != 3 || bth.TVer() != 5 ||
-		bth.PKey() != 0x1234 || bth.FECN() || !bth.BECN() || bth.DestQP() != 0x56789a || !bth.AckReq() ||
-		bth.PSN() != 0xbcdef0 {
+	if bth.Opcode() != RCWriteOnly || !bth.Solicited() || bth.MigReq() || bth.Pad() != 3 ||
+		bth.TVer() != 5 || bth.PKey() != 0x1234 || bth.FECN() || !bth.BECN() ||
+		bth.DestQP() != 0x56789a || !bth.AckReq() || bth.PSN() != 0xbcdef0 {
 		t.Errorf("BTH reads back wrong: % x", bth)
 	}
 	bth.SetSolicited(false)
@@ -235,7 +245,8 @@ func TestHeaderBytes(t *testing.T) {
 	bth.SetBECN(false)
 	bth.SetFECN(true)
 	bth.SetAckReq(false)
-	if want := (BTH{0x0a, 0x40, 0x12, 0x34, 0x80, 0x56, 0x78, 0x9a, 0, 0xbc, 0xde, 0xf0}); bth != want {
+	want := BTH{0x0a, 0x40, 0x12, 0x34, 0x80, 0x56, 0x78, 0x9a, 0, 0xbc, 0xde, 0xf0}
+	if bth != want {
 		t.Errorf("BTH: %s", diffBytes(bth[:], want[:]))
 	}
 	if feth.Placement() != PlacementPersistent || feth.Selectivity() != SelectMR {
@@ -267,7 +278,10 @@ func TestOpcodeTable(t *testing.T) {
 			t.Errorf("opcode %#x: name %q", i, in.Name)
 		}
 		names[in.Name] = true
-		if dir := in.Flags & (FlagRequest | FlagResponse); dir != FlagRequest && dir != FlagResponse {
+		if in.HdrLen > bthLen+maxExt {
+			t.Errorf("%v: %d bytes of headers", op, in.HdrLen)
+		}
+		if request := in.Flags&FlagRequest != 0; request == (in.Flags&FlagResponse != 0) {
 			t.Errorf("%v: neither request nor response", op)
 		}
 		middle := in.Flags&FlagMiddle != 0
@@ -283,7 +297,8 @@ func TestOpcodeTable(t *testing.T) {
 	}
 	for op, want := range map[Opcode]bool{
 		RCSendFirst: true, RCSendMiddle: false, RCSendLastImm: false, RCSendOnlyInv: true,
-		RCWriteOnlyImm: true, RCWriteLastImm: true, RCWriteOnly: false, UDSendOnlyImm: true, RCReadRequest: false,
+		RCWriteOnlyImm: true, RCWriteLastImm: true, RCWriteOnly: false, UDSendOnlyImm: true,
+		RCReadRequest: false,
 	} {
 		if got := op.Info().Flags&FlagConsumesRecv != 0; got != want {
 			t.Errorf("%v takes a receive WQE: %v, want %v", op, got, want)

@@ -48,10 +48,16 @@ func captureFiles(tb testing.TB) []string {
 	return names
 }
 
+// pathOf returns the path a packet came.
+func pathOf(p *Packet) Path {
+	return Path{SrcMAC: p.SrcMAC, DstMAC: p.DstMAC, VLAN: p.VLAN, VLANPrio: p.VLANPrio,
+		Src: p.Src, Dst: p.Dst, TClass: p.TClass, FlowLabel: p.FlowLabel, HopLimit: p.HopLimit,
+		SrcPort: p.SrcPort}
+}
+
 // rebuild builds the packet again from what Parse found, field by field.
 func rebuild(p *Packet) []byte {
-	path := Path{SrcMAC: p.SrcMAC, DstMAC: p.DstMAC, VLAN: p.VLAN, VLANPrio: p.VLANPrio, Src: p.Src,
-		Dst: p.Dst, TClass: p.TClass, FlowLabel: p.FlowLabel, HopLimit: p.HopLimit, SrcPort: p.SrcPort}
+	path := pathOf(p)
 	var t Template
 	t.Init(&path, p.DestQP, p.PKey)
 	buf := make([]byte, 9000)
@@ -109,16 +115,15 @@ func copyExt(p *Packet, b []byte) {
 	}
 }
 
-// likeOriginal gives a rebuilt frame what Path has no field for, the IP ID and the UDP checksum of the
-// original, and seals it again.
+// likeOriginal gives a rebuilt frame what Path has no field for, the IP ID and the UDP checksum
+// of the original, and seals it again.
 func likeOriginal(tb testing.TB, frame, original []byte) {
 	tb.Helper()
 	p := new(Packet)
 	if r := Parse(Frame{Head: frame}, p); r != ReasonOK {
 		tb.Fatalf("own frame: %v", r)
 	}
-	ip := len(frame) - len(p.Headers()) - p.PayloadLen - int(p.Pad) - icrcLen - udpLen - len(p.IPHeader())
-	bth := ip + len(p.IPHeader()) + udpLen
+	ip, bth := p.ipOff, p.bthOff
 	if len(original) < bth {
 		return
 	}

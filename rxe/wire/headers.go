@@ -157,8 +157,8 @@ func (h *AETH) MSN() uint32 { return get24((*[3]byte)(h[1:4])) }
 // SetMSN sets the message sequence number, 24 bits.
 func (h *AETH) SetMSN(n uint32) { put24((*[3]byte)(h[1:4]), n) }
 
-// AtomicETH is the atomic extended transport header: virtual address 8, R_Key 4, swap or add data 8,
-// compare data 8.
+// AtomicETH is the atomic extended transport header: virtual address 8, R_Key 4, swap or add data
+// 8, compare data 8.
 type AtomicETH [atomicETHLen]byte
 
 // VA returns the virtual address.

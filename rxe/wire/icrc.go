@@ -1,14 +1,14 @@
 package wire
 
-// The ICRC is CRC-32 as in Ethernet over 8 bytes of ones, the IP header, the UDP header and all that
-// follows up to the ICRC, with every field a router may change replaced by ones (IBTA Annex A17,
-// "ICRC"): IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP checksum;
-// BTH byte 4. It is sent least significant byte first.
+// The ICRC is CRC-32 as in Ethernet over 8 bytes of ones, the IP header, the UDP header and all
+// that follows up to the ICRC, with every field a router may change replaced by ones (IBTA Annex
+// A17, "ICRC"): IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP
+// checksum; BTH byte 4. It is sent least significant byte first.
 //
-// A CRC is linear: the value a byte adds to the register depends only on the byte and on its distance
-// from the end. Tables of these values serve three ends: headers whose bytes are mostly known in
-// advance (Template), headers that are masked on the way (headerState), and runs too short for the
-// fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16.
+// A CRC is linear: the value a byte adds to the register depends only on the byte and on its
+// distance from the end. Tables of these values serve three ends: headers whose bytes are mostly
+// known in advance (Template), headers that are masked on the way (headerState), and runs too
+// short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16.
 //
 // "Register" means the shift register itself; hash/crc32 takes and returns its complement.
 
@@ -33,8 +33,9 @@ var (
 		return t
 	}()
 
-	// ip4Len is the same for the two bytes of the IPv4 total length before the end of the BTH, ip6Len
-	// for the bytes of the IPv6 payload length and the equal ones of the UDP length together.
+	// ip4Len is the same for the two bytes of the IPv4 total length before the end of the BTH,
+	// ip6Len for the bytes of the IPv6 payload length and the equal ones of the UDP length
+	// together.
 	ip4Len = [2][256]uint32{
 		distTable(ipv4Len + udpLen + bthLen - 1 - 2),
 		distTable(ipv4Len + udpLen + bthLen - 1 - 3),
@@ -79,8 +80,10 @@ func step8(s uint32, w uint64) uint32 {
 
 func step16(s uint32, v, w uint64) uint32 {
 	v ^= uint64(s)
-	return dist[15][byte(v)] ^ dist[14][byte(v>>8)] ^ dist[13][byte(v>>16)] ^ dist[12][byte(v>>24)] ^
-		dist[11][byte(v>>32)] ^ dist[10][byte(v>>40)] ^ dist[9][byte(v>>48)] ^ dist[8][byte(v>>56)] ^
+	return dist[15][byte(v)] ^ dist[14][byte(v>>8)] ^
+		dist[13][byte(v>>16)] ^ dist[12][byte(v>>24)] ^
+		dist[11][byte(v>>32)] ^ dist[10][byte(v>>40)] ^
+		dist[9][byte(v>>48)] ^ dist[8][byte(v>>56)] ^
 		dist[7][byte(w)] ^ dist[6][byte(w>>8)] ^ dist[5][byte(w>>16)] ^ dist[4][byte(w>>24)] ^
 		dist[3][byte(w>>32)] ^ dist[2][byte(w>>40)] ^ dist[1][byte(w>>48)] ^ dist[0][byte(w>>56)]
 }
@@ -104,8 +107,8 @@ func advance(s uint32, b []byte) uint32 {
 	return s
 }
 
-// A headerMemo computes the register after IP header, UDP header and BTH, and remembers the one after
-// all but the BTH's last 8 or 12 bytes: the packets of a peer mostly differ in those only.
+// A headerMemo computes the register after IP header, UDP header and BTH, and remembers the one
+// after all but the BTH's last 8 or 12 bytes: the packets of a peer mostly differ in those only.
 type headerMemo struct {
 	words [6]uint64 // the masked bytes before, IPv4 leaves two words zero
 	state uint32    // the register after them
@@ -124,8 +127,10 @@ func (m *headerMemo) after(h []byte, v6 bool) uint32 {
 	switch {
 	case v6:
 		b := (*[ipv6Len + udpLen + bthLen]byte)(h)
-		w := [6]uint64{le.Uint64(b[0:]) | classAndLabel | byte7, le.Uint64(b[8:]), le.Uint64(b[16:]),
-			le.Uint64(b[24:]), le.Uint64(b[32:]), le.Uint64(b[40:]) | bytes6to7}
+		w := [6]uint64{
+			le.Uint64(b[0:]) | classAndLabel | byte7, le.Uint64(b[8:]), le.Uint64(b[16:]),
+			le.Uint64(b[24:]), le.Uint64(b[32:]), le.Uint64(b[40:]) | bytes6to7,
+		}
 		if w != m.words {
 			m.words = w
 			m.state = step16(step16(step16(icrcSeed, w[0], w[1]), w[2], w[3]), w[4], w[5])
@@ -133,8 +138,10 @@ func (m *headerMemo) after(h []byte, v6 bool) uint32 {
 		return step4(step8(m.state, le.Uint64(b[48:])|byte4), le.Uint32(b[56:]))
 	case len(h) == ipv4Len+udpLen+bthLen:
 		b := (*[ipv4Len + udpLen + bthLen]byte)(h)
-		w := [6]uint64{le.Uint64(b[0:]) | byte1, le.Uint64(b[8:]) | byte0 | bytes2to3, le.Uint64(b[16:]),
-			le.Uint64(b[24:]) | bytes2to3}
+		w := [6]uint64{
+			le.Uint64(b[0:]) | byte1, le.Uint64(b[8:]) | byte0 | bytes2to3,
+			le.Uint64(b[16:]), le.Uint64(b[24:]) | bytes2to3,
+		}
 		if w != m.words {
 			m.words = w
 			m.state = step16(step16(icrcSeed, w[0], w[1]), w[2], w[3])

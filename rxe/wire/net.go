@@ -24,6 +24,9 @@ func (g *GID) setIPv4(a *[4]byte) {
 	le.PutUint64(g[8:16], uint64(le.Uint32(a[:]))<<32|0xffff0000)
 }
 
+// GIDFromAddr returns the GID of a valid IP address. A zone is ignored.
+func GIDFromAddr(a netip.Addr) GID { return a.As16() }
+
 // IsIPv4 reports whether the GID is a mapped IPv4 address.
 func (g GID) IsIPv4() bool { return [12]byte(g[:12]) == v4Mapped }
 
@@ -41,8 +44,8 @@ func (g GID) IsMulticast() bool {
 // String returns the GID in the form of an IPv6 address.
 func (g GID) String() string { return netip.AddrFrom16(g).String() }
 
-// text returns the address as IP tools write it: IPv4 addresses not in mapped form.
-func (g GID) text() string { return netip.AddrFrom16(g).Unmap().String() }
+// Addr returns the GID as an IP address, which is an IPv4 address for a mapped one.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // A MAC is an Ethernet address.
 type MAC [6]byte
@@ -93,8 +96,8 @@ func FlowLabel(l, r QPN) uint32 {
 	return uint32(v) & 0xfffff
 }
 
-// SourcePort folds a 20-bit flow label into a UDP source port, 0xc000 … 0xffff, so that ECMP spreads
-// connections by it.
+// SourcePort folds a 20-bit flow label into a UDP source port, 0xc000 … 0xffff, so that ECMP
+// spreads connections by it.
 func SourcePort(flowLabel uint32) uint16 {
 	return uint16(flowLabel&0x3fff^flowLabel>>14&0x3f) | 0xc000
 }

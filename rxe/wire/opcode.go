@@ -178,7 +178,8 @@ var opcodes = []struct {
 	{RCSendLastInv, "RC_SEND_LAST_INV", send | last | FlagInv},
 	{RCSendOnlyInv, "RC_SEND_ONLY_INV", send | only | FlagInv | consume},
 	{RCFlush, "RC_FLUSH", FlagRequest | FlagFlush | only | FlagFETH | FlagRETH},
-	{RCAtomicWrite, "RC_ATOMIC_WRITE", FlagRequest | FlagAtomicWrite | only | FlagRETH | FlagPayload},
+	{RCAtomicWrite, "RC_ATOMIC_WRITE",
+		FlagRequest | FlagAtomicWrite | only | FlagRETH | FlagPayload},
 
 	{UCSendFirst, "UC_SEND_FIRST", send | first | consume},
 	{UCSendMiddle, "UC_SEND_MIDDLE", send | middle},

@@ -2,10 +2,10 @@ package wire
 
 import "encoding/binary"
 
-// A Packet is what [Parse] found in a frame. Its slices and headers point into the frame, or, when
-// the frame is cut inside its headers, into the Packet itself: they live as long as the frame may be
-// read and the Packet is not used again. A Packet may be used for one frame after the other and is
-// best kept on the heap for that, by one goroutine; it must not be copied.
+// A Packet is what [Parse] found in a frame. Its slices and headers point into the frame, or,
+// when the frame is cut inside its headers, into the Packet itself: they live as long as the
+// frame may be read and the Packet is not used again. A Packet may be used for one frame after
+// the other and is best kept on the heap for that, by one goroutine; it must not be copied.
 type Packet struct {
 	Op     Opcode
 	Info   *Info // of Op
@@ -48,7 +48,9 @@ func (p *Packet) RETH() *RETH { return (*RETH)(p.h[p.bthOff+int(p.Info.RETHOff):
 func (p *Packet) AETH() *AETH { return (*AETH)(p.h[p.bthOff+int(p.Info.AETHOff):]) }
 
 // AtomicETH returns the AtomicETH.
-func (p *Packet) AtomicETH() *AtomicETH { return (*AtomicETH)(p.h[p.bthOff+int(p.Info.AtomicETHOff):]) }
+func (p *Packet) AtomicETH() *AtomicETH {
+	return (*AtomicETH)(p.h[p.bthOff+int(p.Info.AtomicETHOff):])
+}
 
 // AtomicAckETH returns the AtomicAckETH.
 func (p *Packet) AtomicAckETH() *AtomicAckETH {

@@ -83,8 +83,8 @@ func ParseNoICRC(f Frame, p *Packet) Reason {
 	return ReasonOK
 }
 
-// parseEthernet returns the offset of the IP header and the EtherType; the offset is 0 when the frame
-// is too short.
+// parseEthernet returns the offset of the IP header and the EtherType; the offset is 0 when the
+// frame is too short.
 func (p *Packet) parseEthernet(h []byte) (ip int, etherType uint16) {
 	if len(h) < ethLen {
 		return 0, 0
@@ -141,8 +141,8 @@ func (p *Packet) parseIPv4(h []byte, off, frameLen int) (udp, end int, r Reason)
 	return off + ihl, off + total, ReasonOK
 }
 
-// ipv4SumOK checks the checksum of an IPv4 header. The ICRC does not cover TOS, TTL and checksum, and
-// RFC 1122 3.2.1.2 demands the check.
+// ipv4SumOK checks the checksum of an IPv4 header. The ICRC does not cover TOS, TTL and checksum,
+// and RFC 1122 3.2.1.2 demands the check.
 func ipv4SumOK(b *[ipv4Len]byte, options []byte) bool {
 	v, w := binary.BigEndian.Uint64(b[0:8]), binary.BigEndian.Uint64(b[8:16])
 	sum := v>>32 + v&0xffffffff + w>>32 + w&0xffffffff + uint64(binary.BigEndian.Uint32(b[16:20]))

@@ -8,19 +8,21 @@ import (
 	"testing"
 )
 
-// rule is what PROTOCOL's opcode table says about an opcode: bytes of extension headers and whether
+// rules is what the specification's opcode table says: bytes of extension headers and whether
 // payload may follow. It is written down here again, independent of the package's own table.
 var rules = map[byte]struct {
 	ext     int
 	payload bool
 }{
-	0x00: {0, true}, 0x01: {0, true}, 0x02: {0, true}, 0x03: {4, true}, 0x04: {0, true}, 0x05: {4, true},
-	0x06: {16, true}, 0x07: {0, true}, 0x08: {0, true}, 0x09: {4, true}, 0x0a: {16, true},
+	0x00: {0, true}, 0x01: {0, true}, 0x02: {0, true}, 0x03: {4, true}, 0x04: {0, true},
+	0x05: {4, true}, 0x06: {16, true}, 0x07: {0, true}, 0x08: {0, true}, 0x09: {4, true},
+	0x0a: {16, true},
 	0x0b: {20, true}, 0x0c: {16, false}, 0x0d: {4, true}, 0x0e: {0, true}, 0x0f: {4, true},
 	0x10: {4, true}, 0x11: {4, false}, 0x12: {12, false}, 0x13: {28, false}, 0x14: {28, false},
 	0x16: {4, true}, 0x17: {4, true}, 0x1c: {20, false}, 0x1d: {16, true},
-	0x20: {0, true}, 0x21: {0, true}, 0x22: {0, true}, 0x23: {4, true}, 0x24: {0, true}, 0x25: {4, true},
-	0x26: {16, true}, 0x27: {0, true}, 0x28: {0, true}, 0x29: {4, true}, 0x2a: {16, true},
+	0x20: {0, true}, 0x21: {0, true}, 0x22: {0, true}, 0x23: {4, true}, 0x24: {0, true},
+	0x25: {4, true}, 0x26: {16, true}, 0x27: {0, true}, 0x28: {0, true}, 0x29: {4, true},
+	0x2a: {16, true},
 	0x2b: {20, true}, 0x64: {8, true}, 0x65: {12, true}, 0x81: {16, false},
 }
 
@@ -51,11 +53,15 @@ func TestParseOpcodeLengthPad(t *testing.T) {
 					}
 					got := Parse(Frame{Head: frame}, p)
 					if got != want {
-						t.Fatalf("opcode %#x, %d bytes, pad %d, tver %d: %v, want %v", op, n, pad, tver, got, want)
+						t.Fatalf("opcode %#x, %d bytes, pad %d, tver %d: %v, want %v",
+							op, n, pad, tver, got, want)
 					}
-					if got == ReasonOK && (p.PayloadLen != rest-pad || len(p.Headers()) != 12+rule.ext) {
-						t.Fatalf("opcode %#x, %d bytes, pad %d: payload %d, headers %d", op, n, pad,
-							p.PayloadLen, len(p.Headers()))
+					if got != ReasonOK {
+						continue
+					}
+					if p.PayloadLen != rest-pad || len(p.Headers()) != 12+rule.ext {
+						t.Fatalf("opcode %#x, %d bytes, pad %d: payload %d, headers %d",
+							op, n, pad, p.PayloadLen, len(p.Headers()))
 					}
 				}
 			}
@@ -98,7 +104,7 @@ func TestParseReasons(t *testing.T) {
 		{"IPv6 version 4", v6(func(b []byte) { b[14] = 0x45 }), ReasonIPVersion},
 		{"IHL 4", v4(func(b []byte) { b[14] = 0x44 }), ReasonIPHeader},
 		{"IPv4 longer than frame", v4(func(b []byte) { b[17]++ }), ReasonIPLength},
-		{"IPv4 shorter than header", v4(func(b []byte) { be.PutUint16(b[16:], 19) }), ReasonIPLength},
+		{"IPv4 below header", v4(func(b []byte) { be.PutUint16(b[16:], 19) }), ReasonIPLength},
 		{"IHL past the packet", v4(func(b []byte) { b[14] = 0x4f }), ReasonIPLength},
 		{"IPv6 longer than frame", v6(func(b []byte) { b[19]++ }), ReasonIPLength},
 		{"no room for UDP", v4(func(b []byte) { be.PutUint16(b[16:], 27) }), ReasonShort},
@@ -118,8 +124,8 @@ func TestParseReasons(t *testing.T) {
 		{"BTH cut", rawPacket(true, body[:11]), ReasonShortBTH},
 		{"opcode", rawPacket(false, append([]byte{0x15}, body[1:]...)), ReasonOpcode},
 		{"TVer", rawPacket(false, append([]byte{4, 1}, body[2:]...)), ReasonTVer},
-		{"ACK with payload", rawPacket(false, append([]byte{0x11}, append(body, 5, 6, 7, 8)[1:]...)),
-			ReasonLength},
+		{"ACK with payload",
+			rawPacket(false, append([]byte{0x11}, append(body, 5, 6, 7, 8)[1:]...)), ReasonLength},
 		{"READ request cut", rawPacket(false, append([]byte{0x0c}, body[1:]...)), ReasonLength},
 		{"padding only", rawPacket(false, append([]byte{4, 0x30}, body[2:12]...)), ReasonPad},
 		{"no multiple of 4", rawPacket(false, body[:15]), ReasonPad},
@@ -190,8 +196,8 @@ func TestParseSplit(t *testing.T) {
 	}
 }
 
-// TestParseTruncated cuts the end off: no shorter frame is accepted, unless only Ethernet padding is
-// missing.
+// TestParseTruncated cuts the end off: no shorter frame is accepted, unless only Ethernet padding
+// is missing.
 func TestParseTruncated(t *testing.T) {
 	p := new(Packet)
 	for _, name := range hexFiles(t) {

@@ -3,8 +3,8 @@ package wire
 // PSNMask has the 24 bits of a PSN, and of a QPN, set.
 const PSNMask = 1<<24 - 1
 
-// A PSN is a packet sequence number: 24 bits, the upper 8 are always zero. PSNs wrap around, so they
-// are compared by [PSN.Diff] only.
+// A PSN is a packet sequence number: 24 bits, the upper 8 are always zero. PSNs wrap around, so
+// they are compared by [PSN.Diff] only.
 type PSN uint32
 
 // Add returns the PSN n packets after p.

@@ -27,8 +27,9 @@ const (
 )
 
 var reasonNames = [NumReasons]string{
-	"ok", "short_frame", "ethertype", "ip_version", "ip_header", "ip_length", "ip_checksum", "fragment",
-	"not_udp", "udp_port", "udp_length", "short_bth", "opcode", "tver", "length", "pad", "icrc",
+	"ok", "short_frame", "ethertype", "ip_version", "ip_header", "ip_length", "ip_checksum",
+	"fragment", "not_udp", "udp_port", "udp_length", "short_bth", "opcode", "tver", "length",
+	"pad", "icrc",
 }
 
 // String returns the reason's name in lower case with underscores, fit for a counter.

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 )
 
-// refICRC computes the ICRC of a packet that starts at the IP header and ends with its ICRC bit by bit,
-// straight from the rule. It shares nothing with the code under test.
+// refICRC computes the ICRC of a packet that starts at the IP header and ends with its ICRC bit
+// by bit, straight from the rule. It shares nothing with the code under test.
 func refICRC(packet []byte, v6 bool) uint32 {
 	m := append([]byte(nil), packet[:len(packet)-4]...)
 	udp := 40
@@ -40,7 +40,8 @@ func refCRC(b []byte) uint32 {
 func diffBytes(got, want []byte) string {
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
-			return fmt.Sprintf("byte %d is %02x, want %02x\ngot  % x\nwant % x", i, got[i], want[i], got, want)
+			return fmt.Sprintf("byte %d is %02x, want %02x\ngot  % x\nwant % x",
+				i, got[i], want[i], got, want)
 		}
 	}
 	return fmt.Sprintf("%d bytes, want %d\ngot  % x\nwant % x", len(got), len(want), got, want)

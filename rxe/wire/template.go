@@ -1,7 +1,8 @@
 package wire
 
-// Building frames. A Template holds all that is the same in every packet of a QP; for each packet the
-// caller asks for headers (Begin), writes its fields and the payload, and seals the frame (Finish).
+// Building frames. A Template holds all that is the same in every packet of a QP; for each packet
+// the caller asks for headers (Begin), writes its fields and the payload, and seals the frame
+// (Finish).
 
 import "encoding/binary"
 
@@ -20,8 +21,9 @@ const (
 	MaxOverhead = ipv6Len + udpLen + bthLen + rethLen + immDtLen + icrcLen
 )
 
-// A Template is the prebuilt headers, Ethernet to BTH, of one [Path] and one destination QP, and the
-// CRC register behind them. It belongs to one goroutine; it may be copied, and holds no pointers.
+// A Template is the prebuilt headers, Ethernet to BTH, of one [Path] and one destination QP, and
+// the CRC register behind them. After Init it is only read, so that goroutines may share it.
+// It may be copied and holds no pointers.
 type Template struct {
 	hdr   [maxTemplate]byte
 	bth   uint8 // offset of the BTH
@@ -30,8 +32,8 @@ type Template struct {
 	state uint32 // register after the masked header, its variable bytes zero
 }
 
-// Init sets the template for a path, a destination QP and a partition key. The path's addresses must
-// be of one family; a VLAN other than -1 … 4095 is cut to 12 bits. It may be called again.
+// Init sets the template for a path, a destination QP and a partition key. The path's addresses
+// must be of one family; a VLAN other than -1 … 4095 is cut to 12 bits. It may be called again.
 func (t *Template) Init(p *Path, dest QPN, pkey uint16) {
 	*t = Template{v6: !p.Dst.IsIPv4()}
 	h := append(t.hdr[:0], p.DstMAC[:]...)
@@ -98,10 +100,11 @@ func (t *Template) Begin(head []byte, op Opcode) []byte {
 }
 
 // Finish completes a frame started by [Template.Begin], whose payload of payloadLen bytes already
-// stands behind the headers, at HeaderLen(op), going on in f.Tail when f.Head is full. It adds the
-// padding, sets the lengths and the IPv4 checksum and stores the ICRC. It returns the frame's length
-// without FCS: the bytes of f.Head and then of f.Tail up to there are the frame. f must have room
-// for it; f.Head must hold at least the headers. The frame may be cut anywhere behind them.
+// stands behind the headers, at HeaderLen(op), going on in f.Tail when f.Head is full. It adds
+// the padding, sets the lengths and the IPv4 checksum and stores the ICRC. It returns the frame's
+// length without FCS: the bytes of f.Head and then of f.Tail up to there are the frame. f must
+// have room for it; f.Head must hold at least the headers. The frame may be cut anywhere behind
+// them.
 func (t *Template) Finish(f Frame, op Opcode, payloadLen int) int {
 	bth := int(t.bth)
 	pad := -payloadLen & 3
