@@ -1,0 +1,46 @@
+//go:build race
+
+package mr
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const plantedEnv = "ROXIE_MR_PLANTED"
+
+// TestPlantedMissingGrace: the race detector reports when the application does not wait for grace
+// before it writes its memory, and when the table's views are recycled by a grace that is not
+// the shards'. The mistakes run in a process of their own, which must fail.
+func TestPlantedMissingGrace(t *testing.T) {
+	plants := map[string]*invalidation{
+		"memory": {noMemory: true},
+		"views":  {},
+	}
+	if name := os.Getenv(plantedEnv); name != "" {
+		in := plants[name]
+		in.grace = NewGrace(3)
+		in.tab, in.rounds = New(8, 0, in.grace), 2000
+		if name == "views" {
+			in.tab.grace = NewGrace(1)
+		}
+		in.run(t)
+		return
+	}
+	for name := range plants {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestPlantedMissingGrace$")
+			cmd.Env = append(os.Environ(), plantedEnv+"="+name, "GORACE=halt_on_error=1")
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "DATA RACE") {
+				t.Errorf("not reported: %v\n%s", err, out)
+			}
+			want := map[string]string{"memory": "CopyIn", "views": "(*View).set"}[name]
+			if !strings.Contains(string(out), want) {
+				t.Errorf("the report does not name %s:\n%s", want, out)
+			}
+		})
+	}
+}
