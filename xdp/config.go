@@ -60,46 +60,50 @@ const Unlimited = -1
 // shorter ones without a word.
 const MinFrame = 14
 
-// Config describes a Socket. The zero value of each field except the interface means a good default.
+// Config describes a Socket. The zero value of each field except the interface means a good
+// default.
 type Config struct {
-	// Interface is the name of the interface in the network namespace of the socket. Ifindex, if not
-	// 0, is used instead.
+	// Interface is the name of the interface in the network namespace of the socket. Ifindex, if
+	// not 0, is used instead.
 	Interface string
 	Ifindex   int
 
-	// Queue is the receive and transmit queue, 0 and up. AF_XDP sockets receive only what arrives on
-	// their own queue, so most programs open one Socket for each queue.
+	// Queue is the receive and transmit queue, 0 and up. AF_XDP sockets receive only what arrives
+	// on their own queue, so most programs open one Socket for each queue.
 	Queue int
 
-	// XSKMAP, if not nil, is the BPF map (type XSKMap) of the XDP program that redirects frames here.
-	// Open enters the socket at key MapOffset+Queue, Close removes it. The caller keeps the map.
+	// XSKMAP, if not nil, is the BPF map (type XSKMap) of the XDP program that redirects frames
+	// here. Open enters the socket at key MapOffset+Queue, Close removes it. The caller keeps the
+	// map.
 	XSKMAP    *ebpf.Map
 	MapOffset uint32
 
 	// UMEM is packet memory to share with other sockets, of other queues or interfaces of the same
-	// network namespace. Nil: the socket makes its own, of just the right size, and frees it in Close.
-	// Sockets that share a UMEM must agree in SG, NeedWakeup and the zero-copy mode: what the first
-	// one binds with holds for all.
+	// network namespace. Nil: the socket makes its own, of just the right size, and frees it in
+	// Close. Sockets that share a UMEM must agree in SG, NeedWakeup and the zero-copy mode: what
+	// the first one binds with holds for all.
 	UMEM *UMEM
 
-	// ChunkSize of the own UMEM: 2048 or 4096 bytes (0: 4096). With a shared one, 0 or its chunk size.
+	// ChunkSize of the own UMEM: 2048 or 4096 bytes (0: 4096). With a shared one, 0 or its chunk
+	// size.
 	ChunkSize int
 
 	// SG turns on multi-buffer frames (kernel 6.6 and up): frames larger than one chunk, in both
 	// directions. The XDP program must be loaded with BPF_F_XDP_HAS_FRAGS.
 	SG bool
 
-	// FillDepth is the number of chunks for receiving, at least 1 (0: 512). Frames that arrive while all
-	// of them wait in the rings are dropped and counted; a deep ring walks cold memory and is slow
-	// (on veth 1024 costs a sixth, 4096 more than doubles the time for each frame).
+	// FillDepth is the number of chunks for receiving, at least 1 (0: 512). Frames that arrive
+	// while all of them wait in the rings are dropped and counted; a deep ring walks cold memory
+	// and is slow (on veth 1024 costs a sixth, 4096 more than doubles the time for each frame).
 	FillDepth int
 
-	// TXFrames is the number of chunks for sending, at least 1, with SG at least 2 (0: 512). A frame takes
-	// one chunk, or as many as it has parts, from Submit until Reap finds it completed.
+	// TXFrames is the number of chunks for sending, at least 1, with SG at least 2 (0: 512). A
+	// frame takes one chunk, or as many as it has parts, from Submit until Reap finds it
+	// completed.
 	TXFrames int
 
-	// Ring sizes in entries, powers of two. 0: the least that holds FillDepth (RX, Fill) or TXFrames
-	// (TX, Completion). FillRing, TXRing and CompletionRing may not be smaller than that.
+	// Ring sizes in entries, powers of two. 0: the least that holds FillDepth (RX, Fill) or
+	// TXFrames (TX, Completion). FillRing, TXRing and CompletionRing may not be smaller than that.
 	RXRing, FillRing, TXRing, CompletionRing int
 
 	// TXHead is the size of the first part of a frame to send, in bytes, 64 to ChunkSize
@@ -107,29 +111,29 @@ type Config struct {
 	TXHead int
 
 	// InFlight is the most frames sent and not yet completed (0: 128, Unlimited: no cap). A veth's
-	// ring holds 256: a cap below that loses no frame there. Completions of a tap come at once, and the
-	// cap does not protect the receiver's fill ring.
+	// ring holds 256: a cap below that loses no frame there. Completions of a tap come at once,
+	// and the cap does not protect the receiver's fill ring.
 	InFlight int
 
-	// TXBudget is the most descriptors the kernel takes in one Kick in copy mode, 32 to TXRing (0: 256,
-	// or TXRing if less). Kernels before 6.17 take 32; Kick then calls again.
+	// TXBudget is the most descriptors the kernel takes in one Kick in copy mode, 32 to TXRing (0:
+	// 256, or TXRing if less). Kernels before 6.17 take 32; Kick then calls again.
 	TXBudget int
 
 	// ZeroCopy: Auto, Require or Never.
 	ZeroCopy ZeroCopy
 
-	// BusyPoll, if not 0, turns on preferred busy polling for that long in a call (whole µs, best below
-	// 100 µs): the driver's receive work runs in the calls of this socket's owner. Of no use on veth.
-	// Needs CAP_NET_ADMIN. BusyBudget is the most frames handled in one go (0: 64).
+	// BusyPoll, if not 0, turns on preferred busy polling for that long in a call (whole µs, best
+	// below 100 µs): the driver's receive work runs in the calls of this socket's owner. Of no use
+	// on veth. Needs CAP_NET_ADMIN. BusyBudget is the most frames handled in one go (0: 64).
 	BusyPoll   time.Duration
 	BusyBudget int
 
-	// WakeFD, if not 0, is an extra descriptor (an eventfd, as a rule) that ends Wait when it becomes
-	// readable. The caller reads and closes it.
+	// WakeFD, if not 0, is an extra descriptor (an eventfd, as a rule) that ends Wait when it
+	// becomes readable. The caller reads and closes it.
 	WakeFD int
 
-	// Socket, if not nil, is an AF_XDP socket opened before, maybe by a process with more rights. Open
-	// takes it over, also when it returns an error; Close closes it.
+	// Socket, if not nil, is an AF_XDP socket opened before, maybe by a process with more rights.
+	// Open takes it over, also when it returns an error; Close closes it.
 	Socket *os.File
 }
 

@@ -15,7 +15,8 @@ var (
 	// ErrGone says that the interface under the socket was deleted. The socket moves no frame any
 	// more and can only be closed.
 	ErrGone = errors.New("interface is gone")
-	// ErrDown says that the interface is administratively down. The socket works again once it is up.
+	// ErrDown says that the interface is administratively down. The socket works again once it is
+	// up.
 	ErrDown = errors.New("interface is down")
 	// ErrZeroCopy says that Config.ZeroCopy was Require and the driver or its settings refuse it.
 	ErrZeroCopy = errors.New("zero-copy not available")
@@ -43,8 +44,8 @@ type Holder struct {
 func (e *BusyError) Error() string {
 	where := fmt.Sprintf("queue %d of %s is in use", e.Queue, e.Interface)
 	if len(e.Holders) == 0 {
-		return where + " by another AF_XDP socket (a process of another namespace, or a ring still" +
-			" mapped somewhere); stop its user or take another queue"
+		return where + " by another AF_XDP socket whose process is not to be seen from here;" +
+			" stop it or take another queue"
 	}
 	who := make([]string, len(e.Holders))
 	for i, h := range e.Holders {

@@ -10,13 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holders finds the processes that have an AF_XDP socket bound to the queue, as far as /proc shows and
-// the rights go (CAP_SYS_PTRACE for other users' processes). It runs only on the way to an error.
+// holders finds the processes that have an AF_XDP socket bound to the queue, as far as /proc shows
+// and the rights go (CAP_SYS_PTRACE for other users' processes). It runs only on the way to an
+// error.
 //
-// Socket diagnostics for AF_XDP are rarely built into kernels, and neither /proc nor getsockname tells
-// what such a socket is bound to. But bind does: to share the memory of a socket on the same queue is
-// EINVAL for one that has fill and completion rings of its own, to share that of any other is EBUSY
-// while the queue is taken. So each candidate is borrowed for one bind that always fails.
+// Socket diagnostics for AF_XDP are rarely built into kernels, and neither /proc nor getsockname
+// tells what such a socket is bound to. But bind does: to share the memory of a socket on the same
+// queue is EINVAL for one that has fill and completion rings of its own, to share that of any
+// other is EBUSY while the queue is taken. So each candidate is borrowed for one bind that always
+// fails.
 func holders(ifindex, queue int) []Holder {
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	rings := map[string]bool{}    // AF_XDP sockets, as "socket:[inode]"
@@ -52,8 +54,8 @@ func holders(ifindex, queue int) []Holder {
 	}); len(found) != 0 {
 		return found
 	}
-	// A ring mapped by a process that has closed its socket keeps the queue bound too, but nothing can
-	// be asked about it.
+	// A ring mapped by a process that has closed its socket keeps the queue bound too, but nothing
+	// can be asked about it.
 	return who(procs, func(p string) bool {
 		for line := range strings.Lines(mapsOf[p]) {
 			if name, ok := fillRing(line); ok && !probed[name] {
@@ -77,8 +79,8 @@ func who(procs []string, match func(proc string) bool) []Holder {
 	return found
 }
 
-// fillRing reads a line of /proc/PID/maps and says whether it is the fill ring of an AF_XDP socket, which
-// its offset tells, and of which.
+// fillRing reads a line of /proc/PID/maps and says whether it is the fill ring of an AF_XDP
+// socket, which its offset tells, and of which.
 func fillRing(line string) (socket string, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || !strings.HasPrefix(f[5], "socket:[") {

@@ -297,7 +297,8 @@ func TestPreopenedSocket(t *testing.T) {
 	}
 }
 
-// TestUnprivileged hands a socket and a map to a process of user 65534, which must be able to receive.
+// TestUnprivileged hands a socket and a map to a process of user 65534, which must be able to
+// receive.
 func TestUnprivileged(t *testing.T) {
 	if os.Getenv("XDP_TEST_CHILD") != "" {
 		unprivilegedChild(t)
@@ -321,7 +322,8 @@ func TestUnprivileged(t *testing.T) {
 		cmd := childTest("TestUnprivileged")
 		cmd.Path = "/proc/self/fd/5" // user 65534 may not walk to the binary
 		cmd.ExtraFiles = []*os.File{xsk, mapFile, self}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody}
 		cmd.Dir = "/"
 		stop := make(chan struct{})
 		go func() { // the child receives one of these

@@ -8,16 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long Open waits for a queue whose last user has closed it: the kernel tears a socket down later.
+// How long Open waits for a queue whose last user has closed it: the kernel tears a socket down
+// later.
 const (
 	rebindWait  = time.Second
 	rebindEvery = 4 * time.Millisecond
 )
 
-// Open makes a socket, registers its memory, maps its rings, binds it to the queue and enters it in the
-// XSKMAP. The calling goroutine's thread must be in the network namespace of the interface; the socket
-// can be used from any thread afterwards. Open waits up to a second for a queue that is being freed,
-// then returns a *BusyError. Other errors to test for: ErrDown, ErrGone, ErrZeroCopy,
+// Open makes a socket, registers its memory, maps its rings, binds it to the queue and enters it
+// in the XSKMAP. The calling goroutine's thread must be in the network namespace of the interface;
+// the socket can be used from any thread afterwards. Open waits up to a second for a queue that is
+// being freed, then returns a *BusyError. Other errors to test for: ErrDown, ErrGone, ErrZeroCopy,
 // ErrNotSupported, unix.EPERM.
 func Open(c Config) (*Socket, error) {
 	s := &Socket{fd: -1, ctl: -1, file: c.Socket}
@@ -88,7 +89,8 @@ func (s *Socket) openUMEM(c Config) error {
 }
 
 // findInterface resolves name and index in the thread's network namespace and reads the MTU. The
-// control socket made here keeps that namespace for RefreshMTU (AF_XDP sockets answer no such ioctl).
+// control socket made here keeps that namespace for RefreshMTU (AF_XDP sockets answer no such
+// ioctl).
 func (s *Socket) findInterface() error {
 	ctl, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -200,8 +202,8 @@ func mapOne[T any](s *Socket, name string, pgoff int64, size int,
 	return r, nil
 }
 
-// bind binds to the queue, sharing the UMEM of the socket shared unless that is -1. While the queue is
-// busy it tries again, as a closed socket lets go of it only after some ms.
+// bind binds to the queue, sharing the UMEM of the socket shared unless that is -1. While the
+// queue is busy it tries again, as a closed socket lets go of it only after some ms.
 func (s *Socket) bind(shared int) error {
 	sa := &unix.SockaddrXDP{
 		Ifindex: uint32(s.ifindex),

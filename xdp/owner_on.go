@@ -4,8 +4,8 @@ package xdp
 
 import "fmt"
 
-// owners knows who owns each chunk and panics when a chunk turns up where it cannot be. A chunk that is
-// given back is overwritten, so that a use after that shows.
+// owners knows who owns each chunk and panics when a chunk turns up where it cannot be. A chunk
+// that is given back is overwritten, so that a use after that shows.
 type owners struct {
 	mem   []byte
 	of    []uint8 // by chunk of the socket's span

@@ -147,7 +147,8 @@ func sendPattern(tb testing.TB, s *Socket, n int) []byte {
 func TestPairSizes(t *testing.T) {
 	for _, at := range starts {
 		for _, chunk := range []int{2048, 4096} {
-			a, b, k := newPair(t, Config{SG: true, ChunkSize: chunk, FillDepth: 64, TXFrames: 64}, at)
+			a, b, k := newPair(t, Config{SG: true, ChunkSize: chunk, FillDepth: 64,
+				TXFrames: 64}, at)
 			k.split = uint32(chunk - RXReserve)
 			for n := MinFrame; n <= 9014; n += 97 {
 				want := sendPattern(t, a, n)
@@ -296,7 +297,8 @@ func TestPairReservePlan(t *testing.T) {
 	}
 }
 
-// TestPairReapWithReservation: completions between Reserve and Submit leave the reserved memory in place.
+// TestPairReapWithReservation: completions between Reserve and Submit leave the reserved memory in
+// place.
 func TestPairReapWithReservation(t *testing.T) {
 	a, b, k := newPair(t, Config{SG: true, FillDepth: 32, TXFrames: 8}, 0)
 	k.manual = true
@@ -411,7 +413,8 @@ func TestPairKickOutcomes(t *testing.T) {
 	}
 }
 
-// TestPairModel: any order of calls keeps every chunk in exactly one place and every frame in order.
+// TestPairModel: any order of calls keeps every chunk in exactly one place and every frame in
+// order.
 func TestPairModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		at := rapid.SampledFrom(starts).Draw(rt, "at")
@@ -491,8 +494,8 @@ func account(rt *rapid.T, s *Socket, k *kernelSide) {
 	}
 }
 
-// TestPairTwoGoroutines runs both sockets and the kernel between them at the same time. The race detector
-// and arm64 judge the ordering of chunk contents and ring entries.
+// TestPairTwoGoroutines runs both sockets and the kernel between them at the same time. The race
+// detector and arm64 judge the ordering of chunk contents and ring entries.
 func TestPairTwoGoroutines(t *testing.T) {
 	const total = 5000
 	a, b, k := newPair(t, Config{SG: true, FillDepth: 64, TXFrames: 64, InFlight: 16}, 1<<32-500)
@@ -589,7 +592,8 @@ func TestConfig(t *testing.T) {
 	}
 	c := Config{Interface: "x", FillDepth: 300, TXFrames: 65, InFlight: Unlimited}
 	must(t, c.validate())
-	got := fmt.Sprint(c.RXRing, c.FillRing, c.TXRing, c.CompletionRing, c.InFlight, c.TXBudget, c.TXHead)
+	got := fmt.Sprint(c.RXRing, c.FillRing, c.TXRing, c.CompletionRing, c.InFlight, c.TXBudget,
+		c.TXHead)
 	if want := "512 512 128 128 65 128 3840"; got != want {
 		t.Errorf("defaults are %s, want %s", got, want)
 	}

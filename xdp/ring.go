@@ -15,10 +15,10 @@ const optContd = 1
 // flagNeedWakeup is set in a ring's flags while its other side sleeps (XDP_RING_NEED_WAKEUP).
 const flagNeedWakeup = 1
 
-// ring is the memory both sides share: two free-running 32-bit indices, a flag word, and entries. An
-// index moves on by one for each entry and wraps at 2^32; entry i lives at i&mask. What one side
-// writes into entries becomes visible with the release store of its index and the other side's
-// acquire load, on every architecture; sync/atomic gives both.
+// ring is the memory both sides share: two free-running 32-bit indices, a flag word, and entries.
+// An index moves on by one for each entry and wraps at 2^32; entry i lives at i&mask. What one
+// side writes into entries becomes visible with the release store of its index and the other
+// side's acquire load, on every architecture; sync/atomic gives both.
 type ring[T any] struct {
 	producer *atomic.Uint32
 	consumer *atomic.Uint32
@@ -105,8 +105,9 @@ func (c *consumer[T]) release(end uint32) {
 	c.consumer.Store(end)
 }
 
-// heapRing is a ring in ordinary memory that starts at index at. A closed Socket stands on empty ones,
-// so that it touches no unmapped memory; tests run on them, as the race detector sees nothing else.
+// heapRing is a ring in ordinary memory that starts at index at. A closed Socket stands on empty
+// ones, so that it touches no unmapped memory; tests run on them, as the race detector sees
+// nothing else.
 func heapRing[T any](size int, at uint32) ring[T] {
 	r := ring[T]{
 		producer: new(atomic.Uint32),

@@ -50,7 +50,8 @@ func TestRingRoomAndReady(t *testing.T) {
 	}
 }
 
-// TestRingCachedIndex shows that the shared index is read only when the private copy does not suffice.
+// TestRingCachedIndex shows that the shared index is read only when the private copy does not
+// suffice.
 func TestRingCachedIndex(t *testing.T) {
 	r := heapRing[uint64](8, 1<<32-2)
 	p, c := newProducer(r), newConsumer(r)
@@ -109,8 +110,8 @@ func TestRingModel(t *testing.T) {
 	}
 }
 
-// TestRingTwoGoroutines passes numbers from one goroutine to another across the wrap; under -race and
-// on arm64 it fails if the index accesses do not order the entries.
+// TestRingTwoGoroutines passes numbers from one goroutine to another across the wrap; under -race
+// and on arm64 it fails if the index accesses do not order the entries.
 func TestRingTwoGoroutines(t *testing.T) {
 	const total = 100_000
 	r := heapRing[desc](64, 1<<32-1000)

@@ -1,7 +1,7 @@
 package xdp
 
-// The receive half of the road: RX ring → batch → caller → fill ring. Entries stay in the RX ring, and
-// chunks with the caller, from Receive to Release.
+// The receive half of the road: RX ring → batch → caller → fill ring. Entries stay in the RX ring,
+// and chunks with the caller, from Receive to Release.
 
 // rxFrame is one received frame of the batch.
 type rxFrame struct {
@@ -11,11 +11,11 @@ type rxFrame struct {
 	parts         uint32
 }
 
-// Receive looks for up to max frames (at most MaxBatch and the RX ring's size) that have arrived and
-// returns how many. Packet gives them by index, until Release or the next Receive, which releases what
-// it finds unreleased. A frame of several parts counts only once all of them are there. Receive makes
-// no system call, except that it wakes drivers that ask for it and polls with Config.BusyPoll on when
-// nothing is there.
+// Receive looks for up to max frames (at most MaxBatch and the RX ring's size) that have arrived
+// and returns how many. Packet gives them by index, until Release or the next Receive, which
+// releases what it finds unreleased. A frame of several parts counts only once all of them are
+// there. Receive makes no system call, except that it wakes drivers that ask for it and polls with
+// Config.BusyPoll on when nothing is there.
 func (s *Socket) Receive(max int) int {
 	if s.scanned != s.rx.next {
 		s.Release()
@@ -62,8 +62,8 @@ func (s *Socket) Receive(max int) int {
 	return n
 }
 
-// chain gathers the frame of several parts that starts at entry at. It returns the entry behind it (at
-// itself if the last part is not there yet), and whether all parts are sound.
+// chain gathers the frame of several parts that starts at entry at. It returns the entry behind it
+// (at itself if the last part is not there yet), and whether all parts are sound.
 func (s *Socket) chain(f *rxFrame, at, end uint32) (next uint32, ok bool) {
 	last := at
 	for s.rx.entries[last&s.rx.mask].options&optContd != 0 {
@@ -107,9 +107,9 @@ func (s *Socket) validRX(d desc) bool {
 		uint64(d.len) <= uint64(s.chunk)-d.addr&uint64(s.chunk-1)
 }
 
-// Packet returns frame i of the batch, 0 ≤ i < what Receive returned: its first part, its second (nil if
-// there is none) and the number of parts. The split may fall anywhere. The slices are the packet memory
-// itself and may be written to; they are valid until Release.
+// Packet returns frame i of the batch, 0 ≤ i < what Receive returned: its first part, its second
+// (nil if there is none) and the number of parts. The split may fall anywhere. The slices are the
+// packet memory itself and may be written to; they are valid until Release.
 func (s *Socket) Packet(i int) (head, tail []byte, parts int) {
 	f := &s.batch[i]
 	head = s.mem[f.head : f.head+f.headLen : f.head+f.headLen]
@@ -139,8 +139,8 @@ func (s *Socket) Len(i int) int {
 	return int(s.chainLen(f))
 }
 
-// Release gives all frames of the batch back: their chunks go to the fill ring at once. The slices from
-// Packet and Part must not be used any more. Releasing nothing is fine.
+// Release gives all frames of the batch back: their chunks go to the fill ring at once. The slices
+// from Packet and Part must not be used any more. Releasing nothing is fine.
 func (s *Socket) Release() {
 	r, end := &s.rx, s.scanned
 	if end == r.next {
@@ -163,8 +163,8 @@ func (s *Socket) Release() {
 	}
 }
 
-// wakeRX makes the call that drivers ask for after they ran out of receive chunks, and does the busy
-// polling. In plain copy mode it only reads a flag.
+// wakeRX makes the call that drivers ask for after they ran out of receive chunks, and does the
+// busy polling. In plain copy mode it only reads a flag.
 func (s *Socket) wakeRX() {
 	if !s.busy && !s.fill.needWakeup() || s.gone || s.backend != nil {
 		return

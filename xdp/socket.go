@@ -10,8 +10,8 @@ import (
 )
 
 // Socket is an AF_XDP socket bound to one queue of one interface. It belongs to one goroutine at a
-// time: no method may run at the same time as another. Nothing allocates after Open but Stats' error
-// paths and Close.
+// time: no method may run at the same time as another. Nothing allocates after Open but Stats'
+// error paths and Close.
 type Socket struct {
 	fd    int
 	mem   []byte // the whole UMEM
@@ -123,10 +123,10 @@ func (s *Socket) prime() {
 	s.fill.publish()
 }
 
-// Close takes the socket out of its XSKMAP, unmaps the rings, closes the descriptor and frees the packet
-// memory if it is the socket's own. Frames in flight may be lost. The queue can be bound again a few
-// ms later (Open retries by itself). Slices from Packet and Reserve are invalid afterwards. Closing
-// twice is fine; the other methods do nothing on a closed socket.
+// Close takes the socket out of its XSKMAP, unmaps the rings, closes the descriptor and frees the
+// packet memory if it is the socket's own. Frames in flight may be lost. The queue can be bound
+// again a few ms later (Open retries by itself). Slices from Packet and Reserve are invalid
+// afterwards. Closing twice is fine; the other methods do nothing on a closed socket.
 func (s *Socket) Close() error {
 	if s.closed {
 		return nil
@@ -134,7 +134,8 @@ func (s *Socket) Close() error {
 	s.closed = true
 	s.gone = true
 	if s.xskmap != nil {
-		// The kernel removes the socket by itself in the end; this stops the flow before the rings go.
+		// The kernel removes the socket by itself in the end; this stops the flow before the rings
+		// go.
 		_ = s.xskmap.Delete(s.cfg.MapOffset + uint32(s.cfg.Queue))
 		_ = s.xskmap.Close()
 	}

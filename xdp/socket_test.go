@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillReserved writes a pattern that depends on the frame's length and the position, and returns a copy.
+// fillReserved writes a pattern that depends on the frame's length and the position, and returns a
+// copy.
 func fillReserved(s *Socket, parts, n int) []byte {
 	var all []byte
 	for j := range parts {
@@ -42,7 +43,8 @@ func TestFrameSizes(t *testing.T) {
 		m := l.program(t, 1, 1, mode)
 		a := l.open(t, 0, Config{SG: true})
 		b := l.open(t, 1, Config{SG: true, XSKMAP: m})
-		for _, n := range []int{14, 60, 64, 1082, 3839, 3840, 3841, 4096, 4154, 7680, 7936, 7937, 9014} {
+		for _, n := range []int{14, 60, 64, 1082, 3839, 3840, 3841, 4096, 4154, 7680, 7936, 7937,
+			9014} {
 			parts, ok := a.ReserveParts(n)
 			if !ok {
 				t.Fatalf("mode %d: %d bytes not reserved", mode, n)
@@ -61,7 +63,8 @@ func TestFrameSizes(t *testing.T) {
 				t.Fatalf("mode %d: %d frames of %d bytes, want 1", mode, got, n)
 			}
 			if got := frame(b, 0); !bytes.Equal(got, want) || b.Len(0) != n {
-				t.Fatalf("mode %d: frame of %d bytes arrived with %d, or differs", mode, n, len(got))
+				t.Fatalf("mode %d: frame of %d bytes arrived with %d, or differs", mode, n,
+					len(got))
 			}
 			b.Release()
 		}
@@ -130,8 +133,8 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestSharedUMEMOutlivesFirst: the socket that registered the memory may close before the others, and
-// a new one still joins.
+// TestSharedUMEMOutlivesFirst: the socket that registered the memory may close before the others,
+// and a new one still joins.
 func TestSharedUMEMOutlivesFirst(t *testing.T) {
 	l := newLab(t, 3, 1500)
 	m := l.program(t, 1, 3, link.XDPDriverMode)
@@ -163,8 +166,8 @@ func TestSharedUMEMOutlivesFirst(t *testing.T) {
 	must(t, u.Close())
 }
 
-// TestDropsCounted sends frames longer than the MTU past our own check: the driver drops each, which is
-// EBUSY, and the frames around them arrive.
+// TestDropsCounted sends frames longer than the MTU past our own check: the driver drops each,
+// which is EBUSY, and the frames around them arrive.
 func TestDropsCounted(t *testing.T) {
 	l := newLab(t, 1, 1500)
 	m := l.program(t, 1, 1, link.XDPDriverMode)
@@ -189,8 +192,8 @@ func TestDropsCounted(t *testing.T) {
 	}
 }
 
-// TestAgainCounted gives the kernel more than its budget in one go: it says EAGAIN, and Kick calls until
-// everything is sent.
+// TestAgainCounted gives the kernel more than its budget in one go: it says EAGAIN, and Kick calls
+// until everything is sent.
 func TestAgainCounted(t *testing.T) {
 	l := newLab(t, 1, 1500)
 	m := l.program(t, 1, 1, link.XDPDriverMode)
@@ -233,8 +236,9 @@ func (l *lab) threaded(t *testing.T) {
 	}
 }
 
-// TestInFlightCapLosesNothing floods a veth whose receive work runs in another thread. With the cap, the
-// driver drops nothing on the way out, and every frame is received or counted by the receiving socket.
+// TestInFlightCapLosesNothing floods a veth whose receive work runs in another thread. With the
+// cap, the driver drops nothing on the way out, and every frame is received or counted by the
+// receiving socket.
 func TestInFlightCapLosesNothing(t *testing.T) {
 	l := newLab(t, 1, 1500)
 	m := l.program(t, 1, 1, link.XDPDriverMode)
@@ -285,8 +289,8 @@ func TestInFlightCapLosesNothing(t *testing.T) {
 	}
 }
 
-// TestNoAllocation sends and receives 10^5 messages of one and two parts, with waits in between, and looks
-// at the runtime's own count of allocations.
+// TestNoAllocation sends and receives 10^5 messages of one and two parts, with waits in between,
+// and looks at the runtime's own count of allocations.
 func TestNoAllocation(t *testing.T) {
 	l := newLab(t, 1, 9000)
 	m := l.program(t, 1, 1, link.XDPDriverMode)

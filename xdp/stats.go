@@ -25,7 +25,7 @@ type Counters struct {
 
 // KernelCounters are the kernel's own counts for the socket (XDP_STATISTICS).
 type KernelCounters struct {
-	RXDropped      uint64 // frames dropped for other reasons than a full RX ring, as for want of chunks
+	RXDropped      uint64 // frames dropped for want of chunks or for their size
 	RXRingFull     uint64 // frames dropped because the RX ring was full
 	FillRingEmpty  uint64 // times no receive chunk was left
 	RXInvalidDescs uint64 // bad entries in the fill ring

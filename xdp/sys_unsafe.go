@@ -69,8 +69,8 @@ func getsockopt[T any](fd, opt int, v *T) error {
 	return nil
 }
 
-// mmapOffsets asks where in the mappings the indices, flags and entries are. Kernels before 5.4 have
-// no flag words and answer with a shorter struct.
+// mmapOffsets asks where in the mappings the indices, flags and entries are. Kernels before 5.4
+// have no flag words and answer with a shorter struct.
 func mmapOffsets(fd int) (unix.XDPMmapOffsets, error) {
 	var off unix.XDPMmapOffsets
 	if err := getsockopt(fd, unix.XDP_MMAP_OFFSETS, &off); err != nil {

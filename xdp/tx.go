@@ -1,9 +1,9 @@
 package xdp
 
-// The transmit half of the road: free stack → Reserve → caller fills it → Submit → TX ring → Kick →
-// kernel → completion ring → Reap → free stack. The stack is last in, first out, so that few
-// chunks stay in use and in the caches. The TX and completion rings hold all transmit chunks, so they
-// are never full.
+// The transmit half of the road: free stack → Reserve → caller fills it → Submit → TX ring → Kick
+// → kernel → completion ring → Reap → free stack. The stack is last in, first out, so that few
+// chunks stay in use and in the caches. The TX and completion rings hold all transmit chunks, so
+// they are never full.
 
 import "golang.org/x/sys/unix"
 
@@ -35,10 +35,10 @@ func (k Kicked) String() string {
 	return "Kicked(?)"
 }
 
-// Reserve gives the memory for one frame to send: head of Config.TXHead bytes and, with Config.SG, tail
-// of one chunk, for the bytes that do not fit in head. ok is false if chunks or the in-flight cap are
-// used up even after a Reap: kick, receive and try later. Reserve is a plan only: without Submit
-// nothing happens, and the next Reserve gives the same memory.
+// Reserve gives the memory for one frame to send: head of Config.TXHead bytes and, with Config.SG,
+// tail of one chunk, for the bytes that do not fit in head. ok is false if chunks or the in-flight
+// cap are used up even after a Reap: kick, receive and try later. Reserve is a plan only: without
+// Submit nothing happens, and the next Reserve gives the same memory.
 func (s *Socket) Reserve() (head, tail []byte, ok bool) {
 	n := len(s.free)
 	if n < s.need || s.inFlight >= s.limit {
@@ -58,8 +58,8 @@ func (s *Socket) Reserve() (head, tail []byte, ok bool) {
 	return head, tail, true
 }
 
-// ReserveParts is Reserve for one frame of size bytes, in as many parts as it takes (with Config.SG;
-// at most MaxParts). ReservedPart gives them.
+// ReserveParts is Reserve for one frame of size bytes, in as many parts as it takes (with
+// Config.SG; at most MaxParts). ReservedPart gives them.
 func (s *Socket) ReserveParts(size int) (parts int, ok bool) {
 	if size > s.maxFrame {
 		return 0, false
@@ -75,8 +75,8 @@ func (s *Socket) ReserveParts(size int) (parts int, ok bool) {
 	return parts, true
 }
 
-// ReservedPart returns part j of the present reservation: Config.TXHead bytes for part 0, a chunk for
-// the others.
+// ReservedPart returns part j of the present reservation: Config.TXHead bytes for part 0, a chunk
+// for the others.
 func (s *Socket) ReservedPart(j int) []byte {
 	if uint(j) >= uint(s.reserved) {
 		panic("xdp: ReservedPart beyond what was reserved")
@@ -105,10 +105,10 @@ func (s *Socket) partsOf(n int) int {
 	return 1 + (n-int(s.txHead)+int(s.chunk)-1)>>s.shift
 }
 
-// Submit queues the first n bytes of the reserved memory as one frame, in one descriptor or as many as
-// it has parts. The kernel takes it with the next Kick. Submit refuses, returns false and counts frames
-// shorter than MinFrame or longer than MaxFrame, which the kernel would drop. It panics if n is more
-// than was reserved, or if nothing was.
+// Submit queues the first n bytes of the reserved memory as one frame, in one descriptor or as
+// many as it has parts. The kernel takes it with the next Kick. Submit refuses, returns false and
+// counts frames shorter than MinFrame or longer than MaxFrame, which the kernel would drop. It
+// panics if n is more than was reserved, or if nothing was.
 func (s *Socket) Submit(n int) bool {
 	if uint(n-MinFrame) > uint(s.maxFrame-MinFrame) {
 		s.count.TXRefused++
@@ -164,8 +164,8 @@ func (s *Socket) Cancel() {
 	s.reserved = 0
 }
 
-// Reap takes the completions of frames the kernel has done with and returns how many chunks came free.
-// On veth, a completion means that the peer has taken the frame.
+// Reap takes the completions of frames the kernel has done with and returns how many chunks came
+// free. On veth, a completion means that the peer has taken the frame.
 func (s *Socket) Reap() int {
 	c := &s.comp
 	ready := c.ready(uint32(len(c.entries)))
@@ -192,8 +192,8 @@ func (s *Socket) Reap() int {
 	return len(s.free) - before
 }
 
-// home puts a chunk on the stack of free ones, below those of a reservation. The stack never grows beyond
-// its capacity, as state lets each chunk come home once.
+// home puts a chunk on the stack of free ones, below those of a reservation. The stack never grows
+// beyond its capacity, as state lets each chunk come home once.
 func (s *Socket) home(chunk uint32) {
 	s.free = append(s.free, chunk)
 	if s.reserved != 0 {
@@ -206,17 +206,18 @@ func (s *Socket) home(chunk uint32) {
 // InFlight returns how many frames were submitted and are not completed, as far as Reap has seen.
 func (s *Socket) InFlight() int { return s.inFlight }
 
-// Room returns how many more frames the in-flight cap and the free chunks allow, each taken to need as
-// much as Reserve gives.
+// Room returns how many more frames the in-flight cap and the free chunks allow, each taken to
+// need as much as Reserve gives.
 func (s *Socket) Room() int { return max(0, min(s.limit-s.inFlight, len(s.free)/s.need)) }
 
-// Pending returns how many descriptors were submitted and are not completed, as far as Reap has seen.
+// Pending returns how many descriptors were submitted and are not completed, as far as Reap has
+// seen.
 func (s *Socket) Pending() int { return len(s.state) - len(s.free) }
 
-// Kick shows everything submitted to the kernel and makes it send, if need be with several system calls;
-// it makes none if there is nothing to send. EAGAIN means that descriptors are left in the ring
-// (KickAgain; kick again after receiving, even if nothing new is submitted). EBUSY means that the
-// driver dropped one frame, which is counted in Counters.TXDropped; the rest is still sent.
+// Kick shows everything submitted to the kernel and makes it send, if need be with several system
+// calls; it makes none if there is nothing to send. EAGAIN means that descriptors are left in the
+// ring (KickAgain; kick again after receiving, even if nothing new is submitted). EBUSY means that
+// the driver dropped one frame, which is counted in Counters.TXDropped; the rest is still sent.
 func (s *Socket) Kick() Kicked {
 	if s.gone {
 		return KickGone

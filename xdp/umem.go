@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UMEM is packet memory, cut into chunks, that several sockets of one network namespace may share. Each
-// socket owns a span of chunks of its own from Open to Close; no chunk is ever seen by two of them.
-// Its methods may be called from any goroutine.
+// UMEM is packet memory, cut into chunks, that several sockets of one network namespace may share.
+// Each socket owns a span of chunks of its own from Open to Close; no chunk is ever seen by two of
+// them. Its methods may be called from any goroutine.
 type UMEM struct {
 	mem   mapping
 	chunk int
@@ -24,9 +24,9 @@ type UMEM struct {
 // span is a run of chunks owned by one socket.
 type span struct{ first, count int }
 
-// NewUMEM maps memory for frames chunks of chunkSize bytes, 2048 or 4096 (0: 4096). Sockets share it
-// through Config.UMEM; each takes Config.FillDepth+Config.TXFrames chunks of it. It is locked and
-// charged against RLIMIT_MEMLOCK when the first socket opens.
+// NewUMEM maps memory for frames chunks of chunkSize bytes, 2048 or 4096 (0: 4096). Sockets share
+// it through Config.UMEM; each takes Config.FillDepth+Config.TXFrames chunks of it. It is locked
+// and charged against RLIMIT_MEMLOCK when the first socket opens.
 func NewUMEM(frames, chunkSize int) (*UMEM, error) {
 	if chunkSize == 0 {
 		chunkSize = DefaultChunkSize

@@ -99,7 +99,8 @@ func newLab(tb testing.TB, queues, mtu int) *lab {
 	return l
 }
 
-// program attaches a program that redirects everything by queue to end (0 or 1) and returns its map.
+// program attaches a program that redirects everything by queue to end (0 or 1) and returns its
+// map.
 func (l *lab) program(tb testing.TB, end, queues int, mode link.XDPAttachFlags) *ebpf.Map {
 	tb.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4,

@@ -17,10 +17,10 @@ const (
 	WokenGone                   // the interface is gone, or the socket closed
 )
 
-// Wait releases the batch and sends what is submitted, then sleeps until a frame arrives, Config.WakeFD becomes readable or
-// timeout is over (negative: no limit, 0: only look). Descriptors the kernel could not take before are
-// offered again by the same call. The deletion of an interface does not end the sleep; Wait notices it
-// when the time is over, so give one.
+// Wait releases the batch and sends what is submitted, then sleeps until a frame arrives,
+// Config.WakeFD becomes readable or timeout is over (negative: no limit, 0: only look).
+// Descriptors the kernel could not take before are offered again by the same call. The deletion of
+// an interface does not end the sleep; Wait notices it when the time is over, so give one.
 func (s *Socket) Wait(timeout time.Duration) Woken {
 	s.Release()
 	if s.tx.next != s.tx.published {
@@ -57,8 +57,9 @@ func (s *Socket) Wait(timeout time.Duration) Woken {
 	return w
 }
 
-// Err asks the kernel whether the socket still has its interface: nil, or ErrGone. It makes a system
-// call. A receiver that never sends nor waits should ask now and then, as nothing else tells it.
+// Err asks the kernel whether the socket still has its interface: nil, or ErrGone. It makes a
+// system call. A receiver that never sends nor waits should ask now and then, as nothing else
+// tells it.
 func (s *Socket) Err() error {
 	if s.gone {
 		return ErrGone
