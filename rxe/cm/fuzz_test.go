@@ -41,8 +41,8 @@ func FuzzDecode(f *testing.F) {
 }
 
 // FuzzReceive runs a program of calls and of MADs made of valid ones with some bytes changed, and
-// checks the accounts after every step. A step is an operation, a connection, a time in 100 ms and a
-// number of changes, then an offset and a value for each of them.
+// checks the accounts after every step. A step is an operation, a connection, a time in 100 ms and
+// a number of changes, then an offset and a value for each of them.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 20, 0, 1, 0, 6, 0, 1, 0, 7, 0, 1, 0, 30, 0, 255, 0})
 	f.Add([]byte{14, 0, 1, 0, 5, 0, 1, 0, 15, 0, 1, 0, 17, 0, 1, 0, 8, 0, 1, 1, 35, 9})

@@ -363,3 +363,32 @@ func TestGoldenSIDR(t *testing.T) {
 	diff(t, "SIDR_REP again", rep[:], msgs[1].mad[:])
 	noEvent(t, m)
 }
+
+// TestGoldenText: one line for each message of a conversation.
+func TestGoldenText(t *testing.T) {
+	var got []string
+	for _, name := range []string{"rping.hex", "reject.hex", "udaddy_sidr.hex"} {
+		for _, c := range readCapture(t, name) {
+			msg, _ := Decode(c.mad[:])
+			got = append(got, msg.String())
+		}
+	}
+	for _, msg := range []Message{
+		&MRA{LocalID: 1, RemoteID: 2, Message: KindREP, ServiceTimeout: 24},
+		&LAP{LocalID: 1, RemoteID: 2, Local: ourGID, Remote: peerGID},
+		&APR{LocalID: 1, RemoteID: 2, Status: APRUnsupported},
+		&APR{Status: APRInvalidCommID}, &APR{}, &APR{Status: 9},
+		&REQ{Service: 1 << 40, Transport: TransportExtended, MTU: 9},
+	} {
+		got = append(got, msg.String())
+	}
+	b, err := os.ReadFile("testdata/text.txt")
+	must(t, err)
+	want := strings.Split(strings.TrimSpace(string(b)), "\n")
+	for i := range max(len(got), len(want)) {
+		g, w := append(got, "")[min(i, len(got))], append(want, "")[min(i, len(want))]
+		if g != w {
+			t.Errorf("line %d\n got %s\nwant %s", i, g, w)
+		}
+	}
+}

@@ -86,6 +86,7 @@ func (a Attr) String() string {
 // A Message is one of the message structs of this package.
 type Message interface {
 	Attr() Attr
+	String() string
 	fields(l *layout)
 }
 

@@ -2,8 +2,8 @@ package cm
 
 import "time"
 
-// farewellTime is how long an answer that ended a request is repeated for duplicates: an MRA's service
-// timeout and all the retransmissions after it. Every duplicate starts it anew.
+// farewellTime is how long an answer that ended a request is repeated for duplicates: an MRA's
+// service timeout and all the retransmissions after it. Every duplicate starts it anew.
 const farewellTime = 150 * time.Second
 
 // A farewell is the last answer to a request that has no connection any more: a REJ or a SIDR_REP.

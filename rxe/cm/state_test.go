@@ -119,7 +119,9 @@ func inState(t testing.TB, cfg Config, s State, active bool) (*Machine, ID) {
 		id = connect(t, m, 0)
 	case StateMRAREQRcvd:
 		m, id = inState(t, cfg, StateREQSent, true)
-		recv(m, 0, 1, &MRA{LocalID: peerID, RemoteID: uint32(id), Message: KindREQ, ServiceTimeout: 24})
+		recv(m, 0, 1, &MRA{
+			LocalID: peerID, RemoteID: uint32(id), Message: KindREQ, ServiceTimeout: 24,
+		})
 	case StateREPRcvd:
 		m, id = inState(t, cfg, StateREQSent, true)
 		recv(m, 0, 1, peerREP(id))
@@ -218,7 +220,8 @@ type stateRow struct {
 
 var stateRows = []stateRow{
 	{StateREQSent, true}, {StateMRAREQRcvd, true}, {StateREPRcvd, true}, {StateMRAREPSent, true},
-	{StateREQRcvd, false}, {StateMRAREQSent, false}, {StateREPSent, false}, {StateMRAREPRcvd, false},
+	{StateREQRcvd, false}, {StateMRAREQSent, false},
+	{StateREPSent, false}, {StateMRAREPRcvd, false},
 	{StateEstablished, true}, {StateEstablished, false},
 	{StateDREQSent, true}, {StateDREQSent, false}, {StateDREQRcvd, true}, {StateDREQRcvd, false},
 	{StateTimewait, true}, {StateTimewait, false},
@@ -266,8 +269,12 @@ func TestStateTable(t *testing.T) {
 		if !strings.HasPrefix(g, " ") {
 			head = g
 		}
-		if i >= len(wantLines) || g != wantLines[i] {
-			t.Errorf("%s line %d, %s\n got %q\nwant %q", name, i+1, head, g, append(wantLines, "")[min(i, len(wantLines))])
+		w := ""
+		if i < len(wantLines) {
+			w = wantLines[i]
+		}
+		if g != w {
+			t.Errorf("%s line %d, %s\n got %q\nwant %q", name, i+1, head, g, w)
 		}
 	}
 }
@@ -331,7 +338,9 @@ var stimuli = []stimulus{
 	}},
 	{name: "Accept", do: func(m *Machine, id ID) error { return m.Accept(1, id, ours, nil) }},
 	{name: "Establish", do: func(m *Machine, id ID) error { return m.Establish(1, id, nil) }},
-	{name: "Reject", do: func(m *Machine, id ID) error { return m.Reject(1, id, ReasonConsumer, nil, nil) }},
+	{name: "Reject", do: func(m *Machine, id ID) error {
+		return m.Reject(1, id, ReasonConsumer, nil, nil)
+	}},
 	{name: "MRA", do: func(m *Machine, id ID) error { return m.MRA(1, id, 24) }},
 	{name: "CommEst", do: func(m *Machine, id ID) error { return m.CommEst(1, id) }},
 	{name: "Disconnect", do: func(m *Machine, id ID) error { return m.Disconnect(1, id, nil) }},

@@ -36,9 +36,10 @@ func TestTshark(t *testing.T) {
 	}
 	info := [ARISize]byte{1, 2, 3}
 	req := REQ{
-		LocalID: 0x11223344, Service: 0x1122334455667788, CAGUID: 0x99aabbccddeeff00, QKey: 0x12345678,
-		QPN: 0xabcdef, ResponderResources: 0x12, InitiatorDepth: 0x34, RemoteTimeout: 0x15,
-		Transport: 1, FlowControl: true, PSN: 0xfedcba, LocalTimeout: 0x0a, RetryCount: 5,
+		LocalID: 0x11223344, Service: 0x1122334455667788, CAGUID: 0x99aabbccddeeff00,
+		QKey: 0x12345678, QPN: 0xabcdef, ResponderResources: 0x12, InitiatorDepth: 0x34,
+		RemoteTimeout: 0x15,
+		Transport:     1, FlowControl: true, PSN: 0xfedcba, LocalTimeout: 0x0a, RetryCount: 5,
 		PKey: 0x8123, MTU: 3, RNRRetry: 6, MaxRetries: 9, SRQ: true,
 		Primary: PathRecord{
 			LocalLID: 0x1234, RemoteLID: 0x5678, Local: ourGID, Remote: peerGID,
@@ -59,16 +60,16 @@ func TestTshark(t *testing.T) {
 			req.prim_remotegid_ipv4 10.0.0.9 req.prim_tfcclass 0x55 req.prim_hoplim 0x66
 			req.prim_sl 0x07 req.prim_subnetlocal 0x01 req.prim_localacktout 0x13
 			req.alt_locallid 17185 req.alt_remotelid 34661`},
-		{&MRA{LocalID: 0xa1a2a3a4, RemoteID: 0xb1b2b3b4, Message: KindREP, ServiceTimeout: 0x19}, ""},
+		{&MRA{LocalID: 1, RemoteID: 2, Message: KindREP, ServiceTimeout: 0x19}, ""},
 		{&REJ{
 			LocalID: 0xa1a2a3a4, RemoteID: 0xb1b2b3b4, Message: KindREP, InfoLength: 3,
 			Reason: ReasonConsumer, Info: info,
-		}, `rej.localcommid 0xa1a2a3a4 rej.remotecommid 0xb1b2b3b4 rej.msgrej 0x01 rej.rejinfolen 0x03
-			rej.reason 0x001c`},
+		}, `rej.localcommid 0xa1a2a3a4 rej.remotecommid 0xb1b2b3b4 rej.msgrej 0x01
+			rej.rejinfolen 0x03 rej.reason 0x001c`},
 		{&REP{
-			LocalID: 0xa1a2a3a4, RemoteID: 0xb1b2b3b4, QKey: 0x12345678, QPN: 0xabcdef, PSN: 0xfedcba,
-			ResponderResources: 7, InitiatorDepth: 8, AckDelay: 0x15, Failover: 2, FlowControl: true,
-			RNRRetry: 5, SRQ: true, CAGUID: 0x99aabbccddeeff00,
+			LocalID: 0xa1a2a3a4, RemoteID: 0xb1b2b3b4, QKey: 0x12345678, QPN: 0xabcdef,
+			PSN: 0xfedcba, ResponderResources: 7, InitiatorDepth: 8, AckDelay: 0x15, Failover: 2,
+			FlowControl: true, RNRRetry: 5, SRQ: true, CAGUID: 0x99aabbccddeeff00,
 		}, `rep 0xa1a2a3a4 rep.remotecommid 0xb1b2b3b4 rep.localqkey 0x12345678
 			rep.localqpn 0xabcdef rep.startpsn 0xfedcba rep.respres 0x07 rep.initdepth 0x08
 			rep.tgtackdelay 0x15 rep.failoveracc 0x02 rep.e2eflowctrl 0x01 rep.rnrretrcount 0x05
