@@ -8,7 +8,7 @@
 //	│Ethernet│IPv4/v6 │ UDP │ BTH  │ extension  │ payload │ pad   │ ICRC │ (FCS: not ours)
 //	│14, +4  │20 / 40 │  8  │  12  │ headers, e │    n    │ 0..3  │  4   │
 //	└────────┴────────┴─────┴──────┴────────────┴─────────┴───────┴──────┘
-//	         ├──────────── covered by the ICRC, some fields masked ──────┤
+//	         ├───── covered by the ICRC, some fields masked ──────┤
 //
 // Every integer on the wire is big-endian, except the ICRC, which is sent least significant byte
 // first. The extension headers follow from the opcode by one table, see [Opcode.Info].

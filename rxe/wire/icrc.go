@@ -2,12 +2,12 @@ package wire
 
 // The ICRC is CRC-32 as in Ethernet over 8 bytes of ones, the IP header, the UDP header and all
 // that follows up to the ICRC, with every field a router may change replaced by ones (IBTA Annex
-// A17, "ICRC"): IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP
+// A17): IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP
 // checksum; BTH byte 4. It is sent least significant byte first.
 //
 // A CRC is linear: the value a byte adds to the register depends only on the byte and on its
 // distance from the end. Tables of these values serve three ends: headers whose bytes are mostly
-// known in advance (Template), headers that are masked on the way (headerState), and runs too
+// known in advance (Template), headers that are masked on the way (headerMemo), and runs too
 // short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16.
 //
 // "Register" means the shift register itself; hash/crc32 takes and returns its complement.
