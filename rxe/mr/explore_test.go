@@ -147,6 +147,9 @@ func (m *model) state() (s state) {
 // explore runs every interleaving, and returns the first violation with the schedule that leads to
 // it, "" if there is none.
 func (m *model) explore(tb testing.TB) string {
+	if raceEnabled {
+		tb.Skip("one thread runs at a time: nothing for the race detector, which is slow")
+	}
 	m.seed, m.seen = maphash.MakeSeed(), make(map[state]struct{})
 	m.g.step = func(p *atomic.Uint64) { m.current.pause(p) }
 	m.tab.step = func() { m.current.pause(nil) }

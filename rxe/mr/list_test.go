@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -244,8 +245,9 @@ func TestAtomicsWithProcessor(t *testing.T) {
 func TestLastByteLast(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 7, 8, 9, 16, 61, 1000} {
 		for at := range 8 {
-			mem := make([]byte, n+at+8)
-			l := NewList(mem[:at+n/2], mem[at+n/2:])
+			mem := make([]byte, n+at+16)
+			word := (at + n - 1) &^ 7 // where the flag's word starts
+			l := NewList(mem[:word/2], mem[word/2:])
 			last := &mem[at+n-1]
 			const rounds = 50
 			var seen atomic.Int32
@@ -254,6 +256,7 @@ func TestLastByteLast(t *testing.T) {
 				src := make([]byte, n)
 				for r := range rounds {
 					for seen.Load() != int32(r) {
+						runtime.Gosched()
 					}
 					for i := range src {
 						src[i] = byte(r + 1)
@@ -263,8 +266,9 @@ func TestLastByteLast(t *testing.T) {
 			})
 			for r := range rounds {
 				for LoadFlag(last) != byte(r+1) {
+					runtime.Gosched()
 				}
-				for i, b := range mem[at : at+max(n-4, 0)] { // what shares no word with the flag
+				for i, b := range mem[min(at, word):word] {
 					if b != byte(r+1) {
 						t.Errorf("%d bytes at %d: byte %d is %d when the last is %d", n, at, i, b, r+1)
 					}

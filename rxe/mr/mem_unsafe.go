@@ -13,37 +13,32 @@ import (
 func AddrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // LoadFlag reads one byte with acquire semantics: if it sees the last byte of an inbound WRITE, all
-// bytes of that WRITE are visible to the caller. It reads the aligned 4-byte word around p.
+// bytes of that WRITE are visible to the caller. It reads the aligned 8-byte word around p, so that
+// the race detector, which knows words only, takes plain writes to p's neighbours for races.
 func LoadFlag(p *byte) byte {
-	lane := uintptr(unsafe.Pointer(p)) & 3
-	word := atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(p), -int(lane))))
-	return (*[4]byte)(unsafe.Pointer(&word))[lane]
+	lane := uintptr(unsafe.Pointer(p)) & 7
+	word := atomic.LoadUint64((*uint64)(unsafe.Add(unsafe.Pointer(p), -int(lane))))
+	return (*[8]byte)(unsafe.Pointer(&word))[lane]
 }
 
-// copyLast copies src to dst (same length, not 0) so that the last byte becomes visible last.
+// copyLast copies src to dst (same length, not 0) so that the last byte becomes visible last, with
+// the bytes of src in the aligned 8-byte word around it; others in that word keep their value.
 func copyLast(dst, src []byte) {
 	last := unsafe.Pointer(&dst[len(dst)-1])
-	if uintptr(last)&7 == 7 && len(src) >= 8 {
-		rest := len(src) - 8
-		copy(dst[:rest], src[:rest])
-		word := *(*[8]byte)(src[rest:])
-		atomic.StoreUint64((*uint64)(unsafe.Add(last, -7)), *(*uint64)(unsafe.Pointer(&word)))
-		return
-	}
-	lane := int(uintptr(last) & 3) // place of the last byte in its word
+	lane := int(uintptr(last) & 7) // place of the last byte in its word
 	ours := min(lane+1, len(src))  // bytes of that word that src brings
 	rest := len(src) - ours
 	copy(dst[:rest], src[:rest])
-	word := (*uint32)(unsafe.Add(last, -lane))
+	word := (*uint64)(unsafe.Add(last, -lane))
+	if ours == 8 {
+		atomic.StoreUint64(word, toHost([8]byte(src[rest:])))
+		return
+	}
 	for {
-		old := atomic.LoadUint32(word)
+		old := atomic.LoadUint64(word)
 		with := old
-		copy((*[4]byte)(unsafe.Pointer(&with))[lane+1-ours:lane+1], src[rest:])
-		if ours == 4 {
-			atomic.StoreUint32(word, with)
-			return
-		}
-		if atomic.CompareAndSwapUint32(word, old, with) {
+		copy((*[8]byte)(unsafe.Pointer(&with))[lane+1-ours:lane+1], src[rest:])
+		if atomic.CompareAndSwapUint64(word, old, with) {
 			return
 		}
 	}

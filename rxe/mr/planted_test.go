@@ -9,6 +9,8 @@ import (
 	"testing"
 )
 
+const raceEnabled = true
+
 const plantedEnv = "ROXIE_MR_PLANTED"
 
 // TestPlantedMissingGrace: the race detector reports when the application does not wait for grace
@@ -16,13 +18,13 @@ const plantedEnv = "ROXIE_MR_PLANTED"
 // the shards'. The mistakes run in a process of their own, which must fail.
 func TestPlantedMissingGrace(t *testing.T) {
 	plants := map[string]*invalidation{
-		"memory": {noMemory: true},
-		"views":  {},
+		"memory": {noWait: true},
+		"views":  {noWait: true, noTouch: true},
 	}
 	if name := os.Getenv(plantedEnv); name != "" {
 		in := plants[name]
 		in.grace = NewGrace(3)
-		in.tab, in.rounds = New(8, 0, in.grace), 2000
+		in.tab, in.rounds = New(8, 0, in.grace), rounds(2000)
 		if name == "views" {
 			in.tab.grace = NewGrace(1)
 		}

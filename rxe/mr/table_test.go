@@ -212,8 +212,8 @@ func TestReuseIsDelayed(t *testing.T) {
 
 // TestWholeTable: all indices of the greatest table can be in use, and be given back.
 func TestWholeTable(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes 200 MB")
+	if testing.Short() || raceEnabled {
+		t.Skip("takes 200 MB, and alone")
 	}
 	tab := New(MaxLimit, 9, nil)
 	list := NewList(make([]byte, 1))
