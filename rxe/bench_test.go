@@ -15,7 +15,6 @@ type wireless struct {
 	now  rxe.Time
 	wr   rxe.SendWR
 	cqe  [64]rxe.CQE
-	tail bool
 }
 
 func newWireless(t testing.TB, pmtu uint32) *wireless {

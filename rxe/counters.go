@@ -30,7 +30,7 @@ type Counters struct {
 	EventsLost   uint64
 	GraceStalls  uint64 // completions that had to wait for a quiescent point
 	LocalOps     uint64
-	Drops        [NumReasons]uint64 // packets dropped or refused, by reason
+	Drops        [NumReasons]uint64   // packets dropped or refused, by reason
 	KeyFaults    [mr.NumFaults]uint64 // refused keys, own and peers', by cause
 	WindowHalved uint64
 }
