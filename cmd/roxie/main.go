@@ -46,6 +46,8 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(
 		newLabCommand(),
+		newPerfCommand(),
+		newPerfEndCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

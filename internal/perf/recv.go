@@ -1,0 +1,128 @@
+package perf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// This file is about what arrives: receives, control messages, comparing.
+
+// prepareRecvs makes the work requests for receives, once for the run.
+func (r *run) prepareRecvs() {
+	passive := r.cfg.Server == ""
+	switch t := r.cfg.Test; {
+	case t.Op == Send && (passive || t.Latency):
+		r.recvs = r.cfg.recvDepth(&r.layout)
+	case r.lap && r.cfg.Transport == UC && passive:
+		r.recvs = int(r.slots) + controlSlots // WRITEs with immediate data take one as well
+	case r.lap:
+		r.recvs = controlSlots
+	}
+	r.owe = uint64(max(1, min(r.recvs/4, recvBatch)))
+	r.recvWRs = make([]verbs.RecvWR, recvBatch)
+	r.recvSGE = make([]verbs.SGE, recvBatch)
+	for i := range r.recvWRs {
+		r.recvWRs[i].SGList = r.recvSGE[i : i+1 : i+1]
+	}
+}
+
+// firstRecvs posts what a QP must have before the other side starts. What is left of a previous
+// size are receives for control messages, which are all alike.
+func (r *run) firstRecvs(c *conn) error {
+	if r.lap {
+		if c.primed {
+			return nil
+		}
+		c.primed = true
+	}
+	return r.postRecvs(c, uint64(r.recvs))
+}
+
+// postRecvs posts n receives, with buffers in the order of the ring.
+func (r *run) postRecvs(c *conn, n uint64) error {
+	if r.cfg.All && !r.lap {
+		// None may be left over, as their buffers do not fit the next size.
+		n = min(n, r.expected()-min(c.recvs, r.expected()))
+	}
+	for n > 0 {
+		wrs := r.recvWRs[:min(n, recvBatch)]
+		for i := range wrs {
+			at, length := r.buffer(c, c.recvs+uint64(i))
+			wrs[i].WRID = workID(idRecv, c.index, uint64(at))
+			r.recvSGE[i] = verbs.SGE{Addr: r.mem.Addr() + uint64(at), LKey: c.lkey, Length: length}
+		}
+		posted, err := c.qp.PostRecvList(wrs)
+		c.recvs += uint64(posted)
+		if err != nil {
+			return fmt.Errorf("post receives to QP %d: %w", c.index, err)
+		}
+		n -= uint64(posted)
+	}
+	return nil
+}
+
+// buffer is where the receive posted as the n-th of a QP puts what arrives.
+func (r *run) buffer(c *conn, n uint64) (at int, length uint32) {
+	if r.lap {
+		return r.plan.controlAt(c.index) + int(n%controlSlots)*controlSize, controlSize
+	}
+	slot := int(n & (r.slots - 1))
+	return r.plan.ringAt(c.index) + slot*r.stride, uint32(r.offset + r.size)
+}
+
+// received takes the completion of a receive whose buffer is at a place in the memory.
+func (r *run) received(c *conn, wc *verbs.WC, at int) error {
+	if r.lap && wc.Opcode == verbs.WCRecv {
+		if err := r.controlArrived(c, at); err != nil {
+			return err
+		}
+		return r.postRecvs(c, 1)
+	}
+	n := c.arrived
+	if r.imm {
+		n = c.checked&^0xffffffff | uint64(wc.Imm)
+		if n < c.checked {
+			n += 1 << 32
+		}
+		c.checked = n + 1
+	}
+	c.arrived++
+	if r.lap {
+		r.check.check(r.slot(c, n), c.index, n, r.slots)
+		return r.postRecvs(c, 1)
+	}
+	if want := r.offset + r.size; int(wc.ByteLen) != want {
+		return fmt.Errorf("QP %d: message %d has %d bytes instead of %d", c.index, n, wc.ByteLen, want)
+	}
+	at += r.offset
+	r.check.check(r.mem.Bytes()[at:at+r.size], c.index, n, r.slots)
+	if c.owed++; c.owed < r.owe {
+		return nil
+	}
+	n, c.owed = c.owed, 0
+	return r.postRecvs(c, n)
+}
+
+// controlArrived takes a control message of a verified WRITE test: at the passive end, that so many
+// messages have been written; at the active one, that so many were checked.
+func (r *run) controlArrived(c *conn, at int) error {
+	count := binary.BigEndian.Uint64(r.mem.Bytes()[at:])
+	if r.cfg.Server != "" {
+		c.acked = max(c.acked, count)
+		return nil
+	}
+	if r.cfg.Transport == RC {
+		if count > c.checked+r.slots {
+			return errors.New("the other end overwrites messages before they were checked")
+		}
+		for ; c.checked < count; c.checked++ {
+			r.check.check(r.slot(c, c.checked), c.index, c.checked, r.slots)
+			c.arrived++
+		}
+	}
+	c.checked = max(c.checked, count)
+	return r.postControl(c, idAck, c.checked)
+}

@@ -1,0 +1,304 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+const (
+	maxBatch     = 64 // work requests posted with one doorbell
+	controlBytes = 16 // a control message: how many messages, and which stretch of time
+	// recvBatch is how many used-up receives are posted again with one doorbell.
+	recvBatch = 32
+)
+
+// A work request's id says what it is, of which QP, and a count.
+const (
+	idMessage = iota // count: messages posted up to and with this one
+	idClose          // count: messages it closes
+	idAck
+	idRecv // count: where in the memory its buffer is
+
+	idKindShift = 61
+	idConnShift = 45
+	idCountMask = 1<<idConnShift - 1
+	idConnMask  = 1<<(idKindShift-idConnShift) - 1
+)
+
+func workID(kind, conn int, count uint64) uint64 {
+	return uint64(kind)<<idKindShift | uint64(conn)<<idConnShift | count&idCountMask
+}
+
+// run is one message size of a test, on one end. Its loops allocate nothing.
+type run struct {
+	*endpoint
+	layout
+	ctx   context.Context // ends with the other end
+	until context.Context // ends when the other end has something to say, too
+	close context.CancelFunc
+	x     *exchange
+	start time.Time
+	check checker
+	wcs   [maxBatch]verbs.WC
+
+	opcode  verbs.WROpcode
+	flags   verbs.SendFlags
+	inline  bool
+	imm     bool // each message carries its number: UC and UD, when verified
+	lap     bool // WRITE, verified: slots must be checked before they are written again
+	every   uint64
+	cqMod   uint64
+	recvs   int // to keep posted, each QP
+	recvWRs []verbs.RecvWR
+	recvSGE []verbs.SGE
+	owe     uint64 // used-up receives that are posted again together
+	idles   int
+
+	waitsSince time.Duration // latency over UC and UD: when the wait for a message began
+
+	lat   *latencies
+	rates rates
+	moved atomic.Uint64 // bytes so far, for the progress line
+}
+
+func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
+	r := &run{endpoint: e, layout: e.cfg.layout(size), ctx: ctx, x: x}
+	r.until, r.close = context.WithCancel(ctx)
+	x.onLine(r.close)
+	t := e.cfg.Test
+	unreliable := e.cfg.Transport != RC
+	r.check = checker{pattern: e.pattern, on: e.cfg.Verify}
+	if r.checks() {
+		r.check.inject = e.cfg.Inject
+	}
+	r.inline = size <= e.cfg.inline()
+	r.imm = e.cfg.Verify && unreliable && !t.Latency
+	r.lap = e.cfg.Verify && t.Op == Write && !t.Latency
+	r.every = max(r.slots/4, 1)
+	r.cqMod = uint64(e.cfg.CQMod)
+	if e.cfg.Verify && (t.Op == Read || t.Op == Atomic) {
+		r.cqMod = min(r.cqMod, max(r.slots/4, 1))
+	}
+	switch t.Op {
+	case Write:
+		r.opcode = verbs.WRRDMAWrite
+		if r.imm {
+			r.opcode = verbs.WRRDMAWriteWithImm
+		}
+	case Read:
+		r.opcode = verbs.WRRDMARead
+	case Send:
+		r.opcode = verbs.WRSend
+		if r.imm {
+			r.opcode = verbs.WRSendWithImm
+		}
+	case Atomic:
+		r.opcode = verbs.WRAtomicFetchAdd
+	}
+	if r.inline {
+		r.flags = verbs.SendInline
+	}
+	if t.Latency {
+		r.lat = newLatencies()
+	}
+	for _, c := range e.conns {
+		c.counts = counts{}
+	}
+	r.prepareRecvs()
+	return r
+}
+
+// checks says whether this end compares what arrives.
+func (r *run) checks() bool {
+	if !r.cfg.Verify {
+		return false
+	}
+	client := r.cfg.Server != ""
+	switch op := r.cfg.Test.Op; {
+	case op == Read || op == Atomic:
+		return client
+	case r.cfg.Test.Latency:
+		return true
+	}
+	return !client
+}
+
+// now is the time since the start of the run.
+func (r *run) now() time.Duration { return time.Since(r.start) }
+
+// poll takes completions, and in caller mode moves packets.
+func (r *run) poll() (int, error) {
+	n, err := r.cq.Poll(r.wcs[:])
+	if err != nil {
+		return n, fmt.Errorf("poll CQ: %w", err)
+	}
+	for i := range n {
+		if err := r.complete(&r.wcs[i]); err != nil {
+			return n, err
+		}
+	}
+	if n > 0 {
+		r.idles = 0
+	}
+	return n, nil
+}
+
+// complete takes one completion.
+func (r *run) complete(wc *verbs.WC) error {
+	c := r.conns[wc.WRID>>idConnShift&idConnMask]
+	count := wc.WRID & idCountMask
+	if wc.Status != verbs.WCSuccess {
+		return r.failed(wc, c)
+	}
+	switch wc.WRID >> idKindShift {
+	case idMessage:
+		r.completed(c, count)
+	case idClose:
+		r.completed(c, count)
+	case idRecv:
+		return r.received(c, wc, int(count))
+	}
+	return nil
+}
+
+func (r *run) failed(wc *verbs.WC, c *conn) error {
+	what := "send"
+	if wc.WRID>>idKindShift == idRecv {
+		what = "receive"
+	}
+	hint := ""
+	if wc.Status == verbs.WCRetryExcErr {
+		hint = "; the other end does not answer: see if it still runs, and if link MTU and addresses fit"
+	}
+	return fmt.Errorf("QP %d: %s completed with %v (%v) after %d messages%s", c.index, what, wc.Status,
+		wc.VendorErr, c.done+c.arrived, hint)
+}
+
+// completed notes that messages below count are complete; of READs and atomics it looks at the data.
+func (r *run) completed(c *conn, count uint64) {
+	if count <= c.done {
+		return
+	}
+	r.moved.Add((count - c.done) * uint64(r.size))
+	c.done = count
+	if !r.check.on {
+		return
+	}
+	switch r.cfg.Test.Op {
+	case Read:
+		for ; c.checked < c.done; c.checked++ {
+			r.check.check(r.slot(c, c.checked), c.index, c.checked, r.slots)
+		}
+	case Atomic:
+		for ; c.checked < c.done; c.checked++ {
+			r.check.checkValue(binary.NativeEndian.Uint64(r.slot(c, c.checked)), c.checked, c.index)
+		}
+	}
+}
+
+// slot is where message n of this end's ring lies.
+func (r *run) slot(c *conn, n uint64) []byte {
+	at := int(n&(r.slots-1))*r.stride + r.offset
+	return c.ring[at : at+r.size]
+}
+
+// halted says whether the other end has something to say or is gone, which ends a passive loop and
+// is an error in an active one; or whether the run was cancelled.
+func (r *run) halted() bool { return r.x.waiting.Load() }
+
+// why is the error of an active end that was halted.
+func (r *run) why() error {
+	if err := context.Cause(r.ctx); err != nil {
+		return err
+	}
+	return errors.New("the other end ended the test early")
+}
+
+// spinsBeforeWait is how many times in a row an end looks in vain before it sleeps, when a poller
+// thread moves the packets: it needs the core more than we do.
+const spinsBeforeWait = 64
+
+// idle is called when there was nothing to do.
+func (r *run) idle() error {
+	switch {
+	case r.lap && r.cfg.Transport == UC: // something may be lost: do not sleep until it comes
+		return nil
+	case r.cfg.Events:
+	case r.cfg.Progress == Caller:
+		return nil
+	default:
+		if r.idles++; r.idles < spinsBeforeWait {
+			return nil
+		}
+	}
+	r.idles = 0
+	err := r.cq.Wait(r.until)
+	if err != nil && r.until.Err() != nil {
+		return nil // the caller looks why
+	}
+	return err
+}
+
+// post hands up to n more messages to a QP's send queue, with one doorbell.
+func (r *run) post(c *conn, n uint64) error {
+	wrs := c.wrs[:min(n, maxBatch)]
+	for i := range wrs {
+		r.message(c, &wrs[i], &c.sges[i], c.posted+uint64(i))
+	}
+	posted, err := c.qp.PostSendList(wrs)
+	c.posted += uint64(posted)
+	if err != nil {
+		return fmt.Errorf("post to QP %d: %w", c.index, err)
+	}
+	return nil
+}
+
+// message fills in the work request of message n.
+func (r *run) message(c *conn, wr *verbs.SendWR, sge *verbs.SGE, n uint64) {
+	wr.WRID, wr.Opcode, wr.Flags = workID(idMessage, c.index, n+1), r.opcode, r.flags
+	if (n+1)%r.cqMod == 0 || n+1 == c.target {
+		wr.Flags |= verbs.SendSignaled
+	}
+	wr.Imm, wr.RKey = uint32(n), verbs.Key(c.remote.RKey)
+	at := uint64(0)
+	if r.cfg.Verify {
+		at = shift(c.index, n, r.slots)
+	}
+	sge.Addr, sge.Length, sge.LKey = r.mem.Addr()+at, uint32(r.size), c.lkey
+	slot := (n&(r.slots-1))*uint64(r.stride) + uint64(r.offset)
+	switch r.cfg.Test.Op {
+	case Write:
+		wr.RemoteAddr = c.remote.Addr + slot
+	case Read:
+		wr.RemoteAddr = c.remote.Addr + at
+		sge.Addr = c.base + slot
+	case Atomic:
+		wr.RemoteAddr, wr.CompareAdd = c.remote.Addr, 1
+		sge.Addr = c.base + slot
+	case Send:
+		if c.ah != nil {
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = c.ah, verbs.QPN(c.remote.QPN), qkey
+		}
+	}
+	if r.inline {
+		wr.Inline = r.pattern[at : at+uint64(r.size)]
+	}
+}
+
+// postControl sends a control message: a count of messages, closed or checked.
+func (r *run) postControl(c *conn, kind int, count uint64) error {
+	var b [controlBytes]byte
+	binary.BigEndian.PutUint64(b[:], count)
+	wr := verbs.SendWR{WRID: workID(kind, c.index, count), Opcode: verbs.WRSend,
+		Flags: verbs.SendInline | verbs.SendSignaled, Inline: b[:]}
+	if err := c.qp.PostSend(&wr); err != nil {
+		return fmt.Errorf("post control message to QP %d: %w", c.index, err)
+	}
+	return nil
+}
