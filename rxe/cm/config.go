@@ -50,7 +50,8 @@ type Config struct {
 
 // Bounds on what a peer may make us wait.
 const (
-	maxTimeoutCode = 22 // 17 s: a peer's response timeout and packet lifetime
+	maxTimeoutCode = 21 // 8.6 s: a peer's response timeout and ACK delay
+	maxLifeCode    = 19 // 2.1 s: the packet lifetime in a REQ
 	maxServiceCode = 25 // 137 s: an MRA
 )
 
@@ -89,8 +90,8 @@ func (c *Config) validate() error {
 		return errors.New("cm config: MaxMTU is a code from 1 to 5")
 	case c.MaxRetries > 15:
 		return errors.New("cm config: MaxRetries has 4 bits")
-	case max(c.ResponseTimeout, c.PacketLife, c.AckDelay) > maxTimeoutCode:
-		return errors.New("cm config: a timeout code is above 22 (17 s)")
+	case max(c.ResponseTimeout, c.AckDelay) > maxTimeoutCode || c.PacketLife > maxLifeCode:
+		return errors.New("cm config: a timeout code is above 21 (8.6 s), a lifetime above 19")
 	case c.ServiceTimeout > 31:
 		return errors.New("cm config: ServiceTimeout is a code of 5 bits")
 	case c.RetryFirst < time.Millisecond:

@@ -372,3 +372,98 @@ func TestNames(t *testing.T) {
 		t.Error("indices of the state table")
 	}
 }
+
+// TestHostileTimeouts: what a peer promises or asks for can't make us keep it long, or busy.
+func TestHostileTimeouts(t *testing.T) {
+	for _, code := range []uint8{0, 31} {
+		m := newMachine(t, testConfig())
+		_, err := m.Listen(ListenParam{Service: tcp})
+		must(t, err)
+		q := peerREQ()
+		q.LocalTimeout, q.RemoteTimeout, q.Primary.AckTimeout = code, code, code
+		recv(m, 0, 1, q)
+		id := drain(m)
+		must(t, m.Accept(0, id, ours, nil))
+		for m.State(id) == StateREPSent {
+			before, now := m.now, m.Deadline()
+			m.Expire(now)
+			if d := time.Duration(now - before); d < 400*time.Millisecond || d > 20*time.Second {
+				t.Errorf("code %d: a retransmission after %v", code, d)
+			}
+		}
+		var out, last Out
+		for m.Next(&out) {
+			last = out
+		}
+		if msg, _ := Decode(last.MAD[:]); msg.(*REJ).Reason != ReasonTimeout {
+			t.Errorf("code %d: last word %v", code, msg)
+		}
+		if ev := poll(t, m, EventUnreachable); !ev.TimeWait {
+			t.Errorf("code %d: %+v", code, ev)
+		}
+		if d := time.Duration(m.Deadline() - m.now); d > time.Minute {
+			t.Errorf("code %d: time wait of %v", code, d)
+		}
+	}
+	m, id := inState(t, testConfig(), StateREQSent, true)
+	rep := peerREP(id)
+	rep.AckDelay = 31
+	recv(m, 0, 1, rep)
+	must(t, m.Establish(0, id, nil))
+	recv(m, 0, 1, &DREQ{LocalID: peerID, RemoteID: uint32(id), QPN: ourQPN})
+	must(t, m.Disconnect(0, id, nil))
+	if d := time.Duration(m.Deadline()); d > time.Minute {
+		t.Errorf("time wait of %v", d)
+	}
+}
+
+// TestExpiryOrder: what is due at the same time happens in order of age.
+func TestExpiryOrder(t *testing.T) {
+	cfg := testConfig()
+	cfg.Rand = script() // no jitter
+	m := newMachine(t, cfg)
+	var want []ID
+	for range 9 {
+		want = append(want, connect(t, m, 0))
+	}
+	m.Destroy(0, want[2])
+	want = append(want[:2], want[3:]...)
+	drain(m)
+	m.Expire(m.Deadline())
+	for _, id := range want {
+		var out Out
+		if !m.Next(&out) {
+			t.Fatal("nothing to send")
+		}
+		var q REQ
+		decode(&out.MAD, &q)
+		if ID(q.LocalID) != id {
+			t.Errorf("%x, want %x", q.LocalID, id)
+		}
+	}
+}
+
+// TestDestroyTakesEventsBack: a destroyed connection's events that are on their way do not arrive.
+func TestDestroyTakesEventsBack(t *testing.T) {
+	m := newMachine(t, testConfig())
+	id := connect(t, m, 0)
+	recv(m, 0, 1, peerREP(id))
+	m.Destroy(0, id)
+	noEvent(t, m)
+	m.Destroy(0, id) // twice is fine
+}
+
+// TestWrongAnswers: a SIDR_REP for another service, a crossing DREQ for another QP.
+func TestWrongAnswers(t *testing.T) {
+	m, id := inState(t, testConfig(), StateSIDRREQSent, true)
+	recv(m, 0, 1, &SIDRREP{RequestID: uint32(id), Service: udp + 1, QPN: peerQPN})
+	noEvent(t, m)
+	recv(m, 0, 1, &SIDRREP{RequestID: uint32(id), Service: udp, Status: SIDRNoQP, InfoLength: 200})
+	if ev := poll(t, m, EventRejected); ev.Status != SIDRNoQP || len(ev.Info) != ARISize {
+		t.Errorf("event %+v", ev)
+	}
+	m, id = inState(t, testConfig(), StateDREQSent, true)
+	recv(m, 0, 1, &DREQ{LocalID: peerID, RemoteID: uint32(id), QPN: ourQPN + 1})
+	noEvent(t, m)
+	quiet(t, m)
+}

@@ -190,7 +190,7 @@ func (m *Machine) takeREQ(c *conn, mad *MAD, q *REQ) {
 		RetryCount: q.RetryCount, RNRRetry: q.RNRRetry,
 		FlowControl: q.FlowControl, SRQ: q.SRQ, QKey: q.QKey,
 	}
-	c.life = min(max(q.Primary.AckTimeout, 1)-1, maxTimeoutCode)
+	c.life = min(max(q.Primary.AckTimeout, 1)-1, maxLifeCode)
 	c.delay = m.cfg.AckDelay
 	c.maxRetry = q.MaxRetries
 	wait := Timeout(min(q.LocalTimeout, maxTimeoutCode)) + 2*Timeout(c.life)

@@ -169,10 +169,6 @@ func (m *Machine) peerLeaves(c *conn, mad *MAD) {
 	c.tid = mad.TID()
 	m.setState(c, StateDREQRcvd)
 	m.emit(c, Event{Kind: EventDisconnected, Private: append([]byte{}, q.Private[:]...)})
-	if c.orphan {
-		m.sendDREP(c, nil)
-		return
-	}
 	m.armAfter(c, Timeout(m.cfg.ResponseTimeout)/2)
 }
 
