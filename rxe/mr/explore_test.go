@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"testing"
 )
@@ -11,7 +12,8 @@ import (
 // This file is an exhaustive checker: it runs the package's own code, pausing before each shared
 // access, through every interleaving of a few threads. Interleavings that lead to a state seen
 // before are cut. A state is all shared words, and for each thread what it has read since its last
-// mark, which is all that its local variables can depend on.
+// mark, which is all that its local variables can depend on. Of two accesses to different words, one
+// order is enough (sleep sets): that leaves out ways to a state, never a state.
 
 // model is a set of threads over one table and grace.
 type model struct {
@@ -26,7 +28,7 @@ type model struct {
 	end     func() // called when all threads have ended or block; calls fail if that is wrong
 
 	failure string
-	seen    map[state]struct{}
+	seen    map[state]sleep
 	seed    maphash.Seed
 	current *thread
 	run     []*thread
@@ -38,12 +40,22 @@ type state struct {
 	local  [4]uint64
 }
 
+// sleep is a set of threads whose next step was explored from elsewhere, by bit.
+type sleep uint8
+
+// choice is a schedule, by the thread's number, and what sleeps at its end.
+type choice struct {
+	schedule []byte
+	sleep    sleep
+}
+
 // thread is one thread of a run.
 type thread struct {
 	m       *model
 	next    func() (struct{}, bool)
 	stop    func()
 	yield   func(struct{}) bool
+	at      int         // index of the word that is accessed next
 	local   uint64      // hash of what was read since mark
 	blocked func() bool // nil: can run
 	ended   bool
@@ -60,15 +72,15 @@ func (m *model) fail(format string, args ...any) {
 
 // pause lets other threads run before an access to *p, or, for nil, to what m.table hashes.
 func (th *thread) pause(p *atomic.Uint64) {
-	at := th.m.index(p)
-	th.mix(uint64(at))
+	th.at = th.m.index(p)
+	th.mix(uint64(th.at))
 	if !th.yield(struct{}{}) {
 		panic(stopped{})
 	}
 	switch {
 	case p == nil:
 		th.mix(th.m.table())
-	case at >= th.m.flow:
+	case th.at >= th.m.flow:
 		th.mix(p.Load())
 	}
 }
@@ -147,59 +159,86 @@ func (m *model) state() (s state) {
 // explore runs every interleaving, and returns the first violation with the schedule that leads to
 // it, "" if there is none.
 func (m *model) explore(tb testing.TB) string {
-	if raceEnabled {
-		tb.Skip("one thread runs at a time: nothing for the race detector, which is slow")
-	}
-	m.seed, m.seen = maphash.MakeSeed(), make(map[state]struct{})
+	m.seed, m.seen = maphash.MakeSeed(), make(map[state]sleep)
 	m.g.step = func(p *atomic.Uint64) { m.current.pause(p) }
 	m.tab.step = func() { m.current.pause(nil) }
 	defer func() { m.g.step, m.tab.step = nil, nil }()
-	work := [][]byte{nil}
+	work := []choice{{}}
 	for len(work) > 0 && m.failure == "" {
-		schedule := work[len(work)-1]
-		work = m.follow(schedule, work[:len(work)-1])
+		c := work[len(work)-1]
+		work = m.follow(c, work[:len(work)-1])
 	}
 	tb.Logf("%d states, %d runs", len(m.seen), m.runs)
 	return m.failure
 }
 
-// follow runs one schedule, goes on to the first state seen before, and adds the choices it left.
-func (m *model) follow(schedule []byte, work [][]byte) [][]byte {
+// follow runs one schedule, goes on to the first state with nothing new, and adds the choices it left.
+func (m *model) follow(c choice, work []choice) []choice {
 	m.runs++
 	m.start()
-	for _, c := range schedule {
-		m.step(m.run[c])
+	for _, i := range c.schedule {
+		m.step(m.run[i])
 	}
-	schedule = append([]byte(nil), schedule...)
+	c.schedule = slices.Clone(c.schedule)
 	for m.failure == "" {
-		s := m.state()
-		if _, ok := m.seen[s]; ok {
-			break
-		}
-		m.seen[s] = struct{}{}
-		first := -1
-		for i, th := range m.run {
-			if th.ended || th.blocked != nil && th.blocked() {
-				continue
-			}
-			if first < 0 {
-				first = i
-				continue
-			}
-			work = append(work, append(append([]byte(nil), schedule...), byte(i)))
-		}
-		if first < 0 {
+		enabled := m.enabled()
+		if enabled == 0 {
 			m.end()
 			break
 		}
-		schedule = append(schedule, byte(first))
-		m.step(m.run[first])
+		s, explore := m.state(), enabled&^c.sleep
+		if was, ok := m.seen[s]; ok {
+			explore &= was
+			m.seen[s] = was & c.sleep
+		} else {
+			m.seen[s] = c.sleep
+		}
+		if explore == 0 {
+			break
+		}
+		var next choice
+		asleep := c.sleep
+		for i, th := range m.run {
+			if explore&(1<<i) == 0 {
+				continue
+			}
+			then := choice{append(slices.Clone(c.schedule), byte(i)), m.independent(asleep, th)}
+			asleep |= 1 << i
+			if next.schedule == nil {
+				next = then
+			} else {
+				work = append(work, then)
+			}
+		}
+		c = next
+		m.step(m.run[c.schedule[len(c.schedule)-1]])
 	}
 	if m.failure != "" {
-		m.failure += fmt.Sprintf(" (schedule %v)", schedule)
+		m.failure += fmt.Sprintf(" (schedule %v)", c.schedule)
 	}
 	for _, th := range m.run {
 		th.stop()
 	}
 	return work
+}
+
+// enabled returns the threads that can run.
+func (m *model) enabled() (set sleep) {
+	for i, th := range m.run {
+		if !th.ended && (th.blocked == nil || !th.blocked()) {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
+// independent returns those of set whose next access is to another word than th's. A thread that
+// waits looks at everything.
+func (m *model) independent(set sleep, th *thread) (out sleep) {
+	for i, other := range m.run {
+		if set&(1<<i) != 0 && other.at != th.at && other.blocked == nil && th.blocked == nil {
+			out |= 1 << i
+		}
+	}
+	return out
 }

@@ -133,10 +133,17 @@ func (g *Grace) over(e Epoch) bool {
 // Want registers a waiter (0..MaxShards-1: a shard, or a number beyond the shards that the caller
 // gave to a goroutine of the control path) for an epoch, and reports whether it has passed already.
 // If not, some later Quiesce or Leave returns the waiter's bit, and the waiter may sleep until it
-// is woken; a shard leaves first, since asleep it passes nothing. A waiter registers for one epoch
-// at a time, the earliest it needs. Being woken it asks again, because a bit of an earlier
-// Want may be on its way still.
+// is woken; a shard leaves first, since asleep it passes nothing. Of several epochs a waiter is
+// woken for the earliest. Being woken it asks again for what it still needs, because a bit of an
+// earlier Want may be on its way. One goroutine at a time calls Want for a waiter.
 func (g *Grace) Want(waiter int, e Epoch) (passed bool) {
+	g.pause(&g.want)
+	if g.want.Load()&(1<<waiter) != 0 {
+		g.pause(&g.wants[waiter])
+		if g.wants[waiter].Load() <= uint64(e) {
+			return g.Passed(e) // its wake-up is still to come
+		}
+	}
 	g.pause(&g.wants[waiter])
 	g.wants[waiter].Store(uint64(e))
 	g.pause(&g.want)
