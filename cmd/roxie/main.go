@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -26,11 +27,14 @@ const (
 	exitUsage   = 2
 )
 
+// patience is how long a command may take to clean up before a second signal kills it.
+const patience = 2 * time.Second
+
 func main() {
-	// The first signal cancels the command's context, so that it can take down what it set up; a
-	// second one ends the process at once.
+	// The first signal cancels the command's context, so that it can take down what it set up; one
+	// that comes some time later ends the process at once. (timeout(1) sends two in a row.)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(patience, stop) })
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -45,6 +49,7 @@ func newRoot() *cobra.Command {
 			"interface, without a kernel module.",
 	}
 	root.AddCommand(
+		newDevinfoCommand(),
 		newLabCommand(),
 		newPerfCommand(),
 		newPerfEndCommand(),
