@@ -84,6 +84,8 @@ func (r *run) limit(c *conn) uint64 {
 	switch {
 	case r.lap:
 		limit = min(limit, c.acked+r.slots, c.closed+r.every)
+	case r.paced:
+		limit = min(limit, c.acked+r.slots)
 	case r.check.on: // READ, atomics
 		limit = min(limit, c.checked+r.slots)
 	}

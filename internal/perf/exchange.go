@@ -76,9 +76,9 @@ type exchange struct {
 	conn   net.Conn
 	client bool
 	lines  chan line
-	// waiting is set while a line is there that nobody has taken: to a passive end, that the test
-	// is over; also set when the connection ends.
-	waiting atomic.Bool
+	// pending counts lines that nobody has taken: to a passive end, that the test is over. The end
+	// of the connection or of the run counts, too, and is never taken.
+	pending atomic.Int32
 	notify  atomic.Value // func() or context.CancelFunc, see onLine
 	gone    context.CancelCauseFunc
 }
@@ -137,9 +137,9 @@ func (x *exchange) read(ctx context.Context) {
 			x.gone(err)
 			break
 		}
+		x.wake()
 		select {
 		case x.lines <- l:
-			x.wake()
 		case <-ctx.Done():
 			return
 		}
@@ -153,16 +153,19 @@ func (x *exchange) read(ctx context.Context) {
 }
 
 func (x *exchange) wake() {
-	x.waiting.Store(true)
+	x.pending.Add(1)
 	if f, ok := x.notify.Load().(context.CancelFunc); ok {
 		f()
 	}
 }
 
+// waiting says whether a line has come that nobody has taken, or the connection or run has ended.
+func (x *exchange) waiting() bool { return x.pending.Load() > 0 }
+
 // onLine sets what is called when a line has come or the run is cancelled, at once if that is so.
 func (x *exchange) onLine(f context.CancelFunc) {
 	x.notify.Store(f)
-	if x.waiting.Load() {
+	if x.waiting() {
 		f()
 	}
 }
@@ -210,7 +213,7 @@ func (x *exchange) get(ctx context.Context, step string, v any, limit time.Durat
 		if !ok {
 			return context.Cause(ctx)
 		}
-		x.waiting.Store(len(x.lines) > 0)
+		x.pending.Add(-1)
 		if l.Step != step {
 			return fmt.Errorf("the other end sent %q when %q was due: is it the same version of roxie?",
 				l.Step, step)

@@ -18,9 +18,10 @@ func (r *run) prepareRecvs() {
 		r.recvs = r.cfg.recvDepth(&r.layout)
 	case r.lap && r.cfg.Transport == UC && passive:
 		r.recvs = int(r.slots) + controlSlots // WRITEs with immediate data take one as well
-	case r.lap:
+	case r.lap || r.paced && !passive:
 		r.recvs = controlSlots
 	}
+	r.control = r.lap || r.paced && !passive
 	r.owe = uint64(max(1, min(r.recvs/4, recvBatch)))
 	r.recvWRs = make([]verbs.RecvWR, recvBatch)
 	r.recvSGE = make([]verbs.SGE, recvBatch)
@@ -32,7 +33,7 @@ func (r *run) prepareRecvs() {
 // firstRecvs posts what a QP must have before the other side starts. What is left of a previous
 // size are receives for control messages, which are all alike.
 func (r *run) firstRecvs(c *conn) error {
-	if r.lap {
+	if r.control {
 		if c.primed {
 			return nil
 		}
@@ -43,7 +44,7 @@ func (r *run) firstRecvs(c *conn) error {
 
 // postRecvs posts n receives, with buffers in the order of the ring.
 func (r *run) postRecvs(c *conn, n uint64) error {
-	if r.cfg.All && !r.lap {
+	if r.cfg.All && !r.control {
 		// None may be left over, as their buffers do not fit the next size.
 		n = min(n, r.expected()-min(c.recvs, r.expected()))
 	}
@@ -66,7 +67,7 @@ func (r *run) postRecvs(c *conn, n uint64) error {
 
 // buffer is where the receive posted as the n-th of a QP puts what arrives.
 func (r *run) buffer(c *conn, n uint64) (at int, length uint32) {
-	if r.lap {
+	if r.control {
 		return r.plan.controlAt(c.index) + int(n%controlSlots)*controlSize, controlSize
 	}
 	slot := int(n & (r.slots - 1))
@@ -75,7 +76,7 @@ func (r *run) buffer(c *conn, n uint64) (at int, length uint32) {
 
 // received takes the completion of a receive whose buffer is at a place in the memory.
 func (r *run) received(c *conn, wc *verbs.WC, at int) error {
-	if r.lap && wc.Opcode == verbs.WCRecv {
+	if r.control && wc.Opcode == verbs.WCRecv {
 		if err := r.controlArrived(c, at); err != nil {
 			return err
 		}
@@ -103,10 +104,17 @@ func (r *run) received(c *conn, wc *verbs.WC, at int) error {
 		return nil
 	}
 	n, c.owed = c.owed, 0
-	return r.postRecvs(c, n)
+	if err := r.postRecvs(c, n); err != nil {
+		return err
+	}
+	if r.paced && c.arrived-c.checked >= r.every {
+		c.checked = c.arrived
+		return r.postControl(c, idAck, c.checked)
+	}
+	return nil
 }
 
-// controlArrived takes a control message of a verified WRITE test: at the passive end, that so many
+// controlArrived takes a control message of a verified test: at the passive end, that so many
 // messages have been written; at the active one, that so many were checked.
 func (r *run) controlArrived(c *conn, at int) error {
 	count := binary.BigEndian.Uint64(r.mem.Bytes()[at:])

@@ -50,11 +50,13 @@ type run struct {
 	opcode  verbs.WROpcode
 	flags   verbs.SendFlags
 	inline  bool
-	imm     bool // each message carries its number: UC and UD, when verified
-	lap     bool // WRITE, verified: slots must be checked before they are written again
-	every   uint64
+	imm     bool   // each message carries its number: UC and UD, when verified
+	lap     bool   // WRITE, verified: the passive end is told when to look
+	paced   bool   // the active end waits until slots have been checked before it fills them again
+	every   uint64 // messages that are checked, and answered for, together
 	cqMod   uint64
-	recvs   int // to keep posted, each QP
+	recvs   int  // to keep posted, each QP
+	control bool // they are for control messages
 	recvWRs []verbs.RecvWR
 	recvSGE []verbs.SGE
 	owe     uint64 // used-up receives that are posted again together
@@ -73,13 +75,11 @@ func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
 	x.onLine(r.close)
 	t := e.cfg.Test
 	unreliable := e.cfg.Transport != RC
-	r.check = checker{pattern: e.pattern, on: e.cfg.Verify}
-	if r.checks() {
-		r.check.inject = e.cfg.Inject
-	}
+	r.check = checker{pattern: e.pattern, on: r.checks(), inject: e.cfg.Inject}
 	r.inline = size <= e.cfg.inline()
 	r.imm = e.cfg.Verify && unreliable && !t.Latency
 	r.lap = e.cfg.Verify && t.Op == Write && !t.Latency
+	r.paced = r.lap || e.cfg.Verify && t.Op == Send && !t.Latency && e.cfg.Transport == RC
 	r.every = max(r.slots/4, 1)
 	r.cqMod = uint64(e.cfg.CQMod)
 	if e.cfg.Verify && (t.Op == Read || t.Op == Atomic) {
@@ -210,7 +210,7 @@ func (r *run) slot(c *conn, n uint64) []byte {
 
 // halted says whether the other end has something to say or is gone, which ends a passive loop and
 // is an error in an active one; or whether the run was cancelled.
-func (r *run) halted() bool { return r.x.waiting.Load() }
+func (r *run) halted() bool { return r.x.waiting() }
 
 // why is the error of an active end that was halted.
 func (r *run) why() error {

@@ -58,9 +58,9 @@ func (l *latencies) summary() *Latency {
 
 // rates finds the best throughput over a stretch of time, perftest's "BW peak".
 type rates struct {
-	start, last time.Duration
-	lastBytes   uint64
-	best        float64 // bytes a second
+	last      time.Duration
+	lastBytes uint64
+	best      float64 // bytes a second
 }
 
 // peakEvery is the shortest stretch that a peak is taken over.
@@ -68,7 +68,7 @@ const peakEvery = 5 * time.Millisecond
 
 // sample notes how many bytes were complete at a time. The times go up.
 func (r *rates) sample(at time.Duration, bytes uint64) {
-	if d := at - r.last; d >= peakEvery {
+	if d := at - r.last; d >= peakEvery && bytes > r.lastBytes {
 		r.best = max(r.best, float64(bytes-r.lastBytes)/d.Seconds())
 		r.last, r.lastBytes = at, bytes
 	}
