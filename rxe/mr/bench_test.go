@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// benchTable publishes n user regions of one page each, all in PD 7, over the same memory. hot of
-// them, spread over all indices, are returned in random order, and form a ring: the base of each
+// benchTable publishes n user regions of one page each, all in PD 7, over the same memory. Every
+// step-th of them, hot in all, is returned, in random order. They form a ring: the base of each
 // view, which a check does not look at, is the key of the next.
-func benchTable(tb testing.TB, n, hot int) (*Table, []Key) {
+func benchTable(tb testing.TB, n, hot, step int) (*Table, []Key) {
 	tb.Helper()
 	tab := New(MaxLimit, 1, nil)
 	list := NewList(make([]byte, 4096))
@@ -29,7 +29,7 @@ func benchTable(tb testing.TB, n, hot int) (*Table, []Key) {
 		if err := tab.Publish(v); err != nil {
 			tb.Fatal(err)
 		}
-		if i%(n/hot) == 0 && len(ring) < hot {
+		if i%step == 0 && len(ring) < hot {
 			ring = append(ring, key)
 		}
 	}
@@ -41,16 +41,18 @@ func benchTable(tb testing.TB, n, hot int) (*Table, []Key) {
 	return tab, ring
 }
 
-// BenchmarkCheck measures one check of 64 bytes: always the same key, 1 K hot keys in a table of
-// 1 M, any of 1 M. "chained" takes each key from the view before, as does "chase", which is nothing
-// but the two dependent loads over the same memory. "stream" knows its keys ahead, as the packets
-// of a batch bring them; "loads" is the two loads for these.
+// BenchmarkCheck measures one check of 64 bytes: always the same key, 1 K hot keys in a table of 1
+// M (allocated one after the other, or "spread" over the table, where each has pages of its own and
+// address translation counts), any of 1 M. "chained" takes each key from the view before, as does
+// "chase", which is nothing but the two dependent loads over the same memory. "stream" knows its
+// keys ahead, as the packets of a batch bring them; "loads" is the two loads for these.
 func BenchmarkCheck(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		hot  int
-	}{{"1", 1}, {"1k_hot", 1024}, {"1m_random", MaxLimit - 1}} {
-		tab, ring := benchTable(b, MaxLimit-1, c.hot)
+		step int
+	}{{"1", 1, 1}, {"1k_hot", 1024, 1}, {"1k_spread", 1024, 1023}, {"1m_random", MaxLimit - 1, 1}} {
+		tab, ring := benchTable(b, MaxLimit-1, c.hot, c.step)
 		entries := flatten(tab)
 		b.Run("chained/"+c.name, func(b *testing.B) {
 			key := ring[0]
@@ -103,8 +105,8 @@ func flatten(tab *Table) []*View {
 	return out
 }
 
-// BenchmarkPair measures what one REG_MR and LOCAL_INV cost here, staging, epoch and quiescent point
-// included: with the list mapped once, and mapped anew each time.
+// BenchmarkPair measures what one REG_MR and LOCAL_INV cost here, staging, epoch and quiescent
+// point included: with the list mapped once, and mapped anew each time.
 func BenchmarkPair(b *testing.B) {
 	for _, c := range []struct {
 		name string
@@ -152,13 +154,13 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckInStorm measures the check of 1 K keys while another shard registers and invalidates
-// a region without pause; "calm" is the same without.
+// BenchmarkCheckInStorm measures the check of 1 K keys while another shard registers and
+// invalidates a region without pause; "calm" is the same without.
 func BenchmarkCheckInStorm(b *testing.B) {
 	for _, name := range []string{"calm", "storm"} {
 		b.Run(name, func(b *testing.B) {
 			g := NewGrace(2)
-			tab, ring := benchTable(b, 1<<14, 1<<10)
+			tab, ring := benchTable(b, 1<<14, 1<<10, 1)
 			tab.grace = g
 			key := allocFast(b, tab, 1)
 			if _, err := tab.Map(key.Index(), [][]byte{make([]byte, 8)}); err != nil {
@@ -223,7 +225,8 @@ func BenchmarkList(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		l    *List
-	}{{"one", NewList(make([]byte, 1<<20))}, {"pages", NewList(segs...)}, {"uneven", NewList(uneven...)}} {
+	}{{"one", NewList(make([]byte, 1<<20))}, {"pages", NewList(segs...)}, {"uneven",
+		NewList(uneven...)}} {
 		for _, n := range []int{64, 4096} {
 			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
 				b.SetBytes(int64(n))

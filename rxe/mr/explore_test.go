@@ -12,8 +12,8 @@ import (
 // This file is an exhaustive checker: it runs the package's own code, pausing before each shared
 // access, through every interleaving of a few threads. Interleavings that lead to a state seen
 // before are cut. A state is all shared words, and for each thread what it has read since its last
-// mark, which is all that its local variables can depend on. Of two accesses to different words, one
-// order is enough (sleep sets): that leaves out ways to a state, never a state.
+// mark, which is all that its local variables can depend on. Of two accesses to different words,
+// one order is enough (sleep sets): that leaves out ways to a state, never a state.
 
 // model is a set of threads over one table and grace.
 type model struct {
@@ -172,7 +172,8 @@ func (m *model) explore(tb testing.TB) string {
 	return m.failure
 }
 
-// follow runs one schedule, goes on to the first state with nothing new, and adds the choices it left.
+// follow runs one schedule, goes on to the first state with nothing new, and adds the choices it
+// left.
 func (m *model) follow(c choice, work []choice) []choice {
 	m.runs++
 	m.start()

@@ -14,7 +14,7 @@ const (
 	FaultState                 // free where valid is needed, or valid where free is needed
 	FaultPD                    // the entry belongs to another protection domain
 	FaultQP                    // a type 2 window bound to another QP
-	FaultKind                  // not for this kind: an lkey that names a window, LOCAL_INV of a user region
+	FaultKind                  // not for this kind: a window as lkey, LOCAL_INV of a user region
 	FaultAccess                // a right is missing
 	FaultRange                 // outside the registered range, or the range wraps past 2^64
 	FaultBound                 // the region has windows bound to it

@@ -8,8 +8,8 @@ import (
 // MaxShards is the greatest number of shards, and of waiters, of a Grace.
 const MaxShards = 64
 
-// Epoch names a moment: everything unpublished before Start returned it is out of every shard's hands
-// once Passed says so.
+// Epoch names a moment: everything unpublished before Start returned it is out of every shard's
+// hands once Passed says so.
 type Epoch uint64
 
 // Grace tells when no shard can hold a view any more that was unpublished earlier.
@@ -70,7 +70,8 @@ func (g *Grace) Quiesce(shard int) (wake uint64) {
 }
 
 // Leave takes a shard offline: it holds no view, and uses none before Enter. It returns the waiters
-// to wake, as Quiesce does; a shard that finds its own bit there has something to do before it sleeps.
+// to wake, as Quiesce does; a shard that finds its own bit there has something to do before it
+// sleeps.
 func (g *Grace) Leave(shard int) (wake uint64) {
 	g.pause(&g.marks[shard].Uint64)
 	g.marks[shard].Store(0)
@@ -84,8 +85,8 @@ func (g *Grace) Start() Epoch {
 	return Epoch(g.epoch.Add(1))
 }
 
-// Passed reports whether everything unpublished before Start returned e is out of all shards' hands.
-// Once true it stays true. Any goroutine may ask, and none waits.
+// Passed reports whether everything unpublished before Start returned e is out of all shards'
+// hands. Once true it stays true. Any goroutine may ask, and none waits.
 func (g *Grace) Passed(e Epoch) bool {
 	g.pause(&g.done)
 	if uint64(e) <= g.done.Load() {

@@ -209,7 +209,7 @@ func (s *graceState) reader(shard int) func(*thread) {
 		}
 		if s.leaves || shard == 1 {
 			s.wake(th, s.g.Leave(shard))
-		} else { // online for good, it passes again and again: until it has seen the epoch is enough
+		} else { // online for good, it passes again and again: one pass after Start is enough
 			th.wait(func() bool { return s.g.epoch.Load() > 1 })
 			s.wake(th, s.g.Quiesce(shard))
 		}
@@ -290,7 +290,8 @@ func stageFast(tb testing.TB, tab *Table, key Key) *View {
 	if _, err := tab.Map(key.Index(), [][]byte{make([]byte, 64)}); err != nil {
 		tb.Fatal(err)
 	}
-	num, err := tab.Stage(Region{Key: key, Access: LocalWrite | RemoteWrite | RemoteRead | MWBind, Length: 64})
+	num, err := tab.Stage(Region{Key: key,
+		Access: LocalWrite | RemoteWrite | RemoteRead | MWBind, Length: 64})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -321,12 +322,18 @@ func TestGraceCheckerFindsMistakes(t *testing.T) {
 		graceConfig
 		want string
 	}{
-		"no enter":                    {graceConfig{rounds: 1, polls: true, leaves: true, plant: plantNoEnter}, unsafe},
-		"no wait":                     {graceConfig{rounds: 1, online: true, polls: true, leaves: true, plant: plantNoWait}, unsafe},
-		"early quiescent point":       {graceConfig{rounds: 1, online: true, polls: true, leaves: true, plant: plantEarly}, unsafe},
-		"epoch before unpublishing":   {graceConfig{rounds: 2, online: true, polls: true, leaves: true, plant: plantEpochLate}, unsafe},
-		"current epoch, not the next": {graceConfig{rounds: 2, online: true, lazy: true, leaves: true, plant: plantLazyNow}, unsafe},
-		"asks before it registers":    {graceConfig{online: true, leaves: true, plant: plantWantLate}, asleep},
+		"no enter": {graceConfig{rounds: 1, polls: true, leaves: true,
+			plant: plantNoEnter}, unsafe},
+		"no wait": {graceConfig{rounds: 1, online: true, polls: true,
+			leaves: true, plant: plantNoWait}, unsafe},
+		"early quiescent point": {graceConfig{rounds: 1, online: true, polls: true,
+			leaves: true, plant: plantEarly}, unsafe},
+		"epoch before unpublishing": {graceConfig{rounds: 2, online: true, polls: true,
+			leaves: true, plant: plantEpochLate}, unsafe},
+		"current epoch, not the next": {graceConfig{rounds: 2, online: true, lazy: true,
+			leaves: true, plant: plantLazyNow}, unsafe},
+		"asks before it registers": {graceConfig{online: true, leaves: true,
+			plant: plantWantLate}, asleep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := graceModel(t, c.graceConfig).explore(t); !strings.Contains(got, c.want) {

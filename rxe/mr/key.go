@@ -32,7 +32,7 @@ const (
 	RemoteRead      Access = 1 << 2
 	RemoteAtomic    Access = 1 << 3
 	MWBind          Access = 1 << 4 // memory windows may be bound to the region
-	ZeroBased       Access = 1 << 5 // addresses count from the start of the region, not from its IOVA
+	ZeroBased       Access = 1 << 5 // addresses count from 0, the first byte
 	FlushGlobal     Access = 1 << 8 // FLUSH for global visibility
 	FlushPersistent Access = 1 << 9 // FLUSH for persistence
 )

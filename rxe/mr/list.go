@@ -138,8 +138,8 @@ func (l *List) CopyOut(off uint64, dst []byte) bool {
 }
 
 // CopyInLast is CopyIn for the last packet of a WRITE: whoever sees the very last byte through
-// LoadFlag also sees all bytes before it. What src brings of the aligned 8-byte word around the last
-// byte is stored atomically and last; neighbours in that word keep their value.
+// LoadFlag also sees all bytes before it. What src brings of the aligned 8-byte word around the
+// last byte is stored atomically and last; neighbours in that word keep their value.
 func (l *List) CopyInLast(off uint64, src []byte) bool {
 	if !l.holds(off, uint64(len(src))) {
 		return false

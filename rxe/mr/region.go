@@ -69,10 +69,10 @@ func (p *pool) spareList() *listBuf {
 	return l
 }
 
-// Stage captures a registration of the list mapped last, at the time a REG_MR is posted, and returns
-// the number that the WQE carries. Of r, PD and List are set here. The same list may be staged any
-// number of times. The error is ErrKey, ErrListSize when nothing was mapped, ErrPipeline, ErrAccess
-// or ErrRange.
+// Stage captures a registration of the list mapped last, at the time a REG_MR is posted, and
+// returns the number that the WQE carries. Of r, PD and List are set here. The same list may be
+// staged any number of times. The error is ErrKey, ErrListSize when nothing was mapped,
+// ErrPipeline, ErrAccess or ErrRange.
 func (t *Table) Stage(r Region) (num uint32, err error) {
 	p := t.pool(r.Key.Index())
 	if p == nil || p.kind != KindFast {
@@ -120,9 +120,9 @@ func (t *Table) Unstage(index, num uint32) {
 	}
 }
 
-// Register executes a REG_MR of a QP in domain pd: v, from Staged, takes the place of the free view.
-// Packets can use it at once. Either way the number is used up. The faults are FaultPending (v is
-// not waiting), FaultKeyIndex, FaultState (the region is not free) and FaultPD.
+// Register executes a REG_MR of a QP in domain pd: v, from Staged, takes the place of the free
+// view. Packets can use it at once. Either way the number is used up. The faults are FaultPending
+// (v is not waiting), FaultKeyIndex, FaultState (the region is not free) and FaultPD.
 func (t *Table) Register(v *View, pd PD) Fault {
 	b := v.buf
 	if b == nil || v != b.valid || b.pool.kind != KindFast ||

@@ -32,7 +32,8 @@ func (in *invalidation) run(tb testing.TB) (writes int64) {
 			src := make([]byte, 100) // each shard has a half of its own: writes of two do race
 			in.grace.Enter(shard)
 			for i := 0; !stop.Load(); i++ {
-				if f := write(in.tab, Key(current.Load()), 0x1000+uint64(128*shard+i%28), src); f == FaultNone {
+				if f := write(in.tab, Key(current.Load()), 0x1000+uint64(128*shard+i%28),
+					src); f == FaultNone {
 					count.Add(1)
 				}
 				if i%100 == 99 { // now and then offline

@@ -24,8 +24,8 @@ const (
 // chunk holds the entries of chunkLen indices.
 type chunk [chunkLen]atomic.Pointer[View]
 
-// vacant stands in entries where nothing is published, and vacantChunk where the table has not grown
-// to, so that a check need not ask. It allows nothing.
+// vacant stands in entries where nothing is published, and vacantChunk where the table has not
+// grown to, so that a check need not ask. It allows nothing.
 var (
 	vacant      = new(View)
 	vacantChunk = newChunk()
@@ -69,9 +69,9 @@ type Table struct {
 	step func() // tests: called before each shared access of a change; else nil
 }
 
-// New makes a table of at most limit indices (1..MaxLimit, clamped; index 0 is one of them and never
-// used). seed varies the first variant of each index. g is asked before storage is used again; nil
-// stands for a device without shards, where nothing ever waits.
+// New makes a table of at most limit indices (1..MaxLimit, clamped; index 0 is one of them and
+// never used). seed varies the first variant of each index. g is asked before storage is used
+// again; nil stands for a device without shards, where nothing ever waits.
 func New(limit, seed uint32, g *Grace) *Table {
 	if g == nil {
 		g = NewGrace(1)
@@ -244,8 +244,8 @@ func (t *Table) slot(index uint32) *slot {
 	return &t.slots[index]
 }
 
-// Publish makes v the view of a user region whose index Alloc gave out and nothing was published at.
-// Packets can use it at once. The error is ErrKey or ErrInUse.
+// Publish makes v the view of a user region whose index Alloc gave out and nothing was published
+// at. Packets can use it at once. The error is ErrKey or ErrInUse.
 func (t *Table) Publish(v *View) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,9 +283,9 @@ func (t *Table) Unpublish(index uint32) (*View, Fault) {
 	return v, f
 }
 
-// Rereg replaces the view of a user region by v, which has the same index: new rights, domain, memory
-// or variant. It returns the old view, whose rights are gone only after grace. The fault is FaultKind
-// if v or the entry is not a user region, else as in Unpublish.
+// Rereg replaces the view of a user region by v, which has the same index: new rights, domain,
+// memory or variant. It returns the old view, whose rights are gone only after grace. The fault is
+// FaultKind if v or the entry is not a user region, else as in Unpublish.
 func (t *Table) Rereg(v *View) (old *View, f Fault) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

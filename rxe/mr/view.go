@@ -56,8 +56,8 @@ type ident uint64
 
 func identOf(key Key, pd PD) ident { return ident(key)<<32 | ident(pd) }
 
-// View is what the packet path honours for one key: immutable from the moment it is published, until
-// it was replaced and grace has passed over it (see Grace). It fills one cache line.
+// View is what the packet path honours for one key: immutable from the moment it is published,
+// until it was replaced and grace has passed over it (see Grace). It fills one cache line.
 type View struct {
 	id     ident  // key and PD
 	flags  uint32 // rights, kind, flagWindow, flagValid

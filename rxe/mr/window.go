@@ -32,19 +32,19 @@ func (t *Table) StageBind(index uint32) (num uint32, err error) {
 	return b.num.Load(), nil
 }
 
-// Bind1 executes a BIND_MW of a type 1 window for a QP of domain pd. It returns the view it replaced,
-// whose key stops working; completing waits for grace. Either way the number is used up. The faults
-// are those of the window (FaultPending, FaultKeyIndex, FaultVariant, FaultKind, FaultPD, FaultAccess
-// for rights a window cannot have) and of the region (the same, with FaultState when it is free or
-// just being invalidated, FaultAccess without MWBind, without LocalWrite for a window that writes,
-// or when it is zero-based, and FaultRange).
+// Bind1 executes a BIND_MW of a type 1 window for a QP of domain pd. It returns the view it
+// replaced, whose key stops working; completing waits for grace. Either way the number is used up.
+// The faults are those of the window (FaultPending, FaultKeyIndex, FaultVariant, FaultKind,
+// FaultPD, FaultAccess for rights a window cannot have) and of the region (the same, with
+// FaultState when it is free or just being invalidated, FaultAccess without MWBind, without
+// LocalWrite for a window that writes, or when it is zero-based, and FaultRange).
 func (t *Table) Bind1(num uint32, r *Bind, pd PD) (old *View, f Fault) {
 	return t.bind(KindWindow1, num, r, pd, 0)
 }
 
-// Bind2 executes a BIND_MW of a type 2 window, which must be free, for QP qpn of domain pd. The window
-// works for that QP alone. The faults are those of Bind1, FaultState when the window is not free,
-// and FaultRange for length 0.
+// Bind2 executes a BIND_MW of a type 2 window, which must be free, for QP qpn of domain pd. The
+// window works for that QP alone. The faults are those of Bind1, FaultState when the window is not
+// free, and FaultRange for length 0.
 func (t *Table) Bind2(num uint32, r *Bind, pd PD, qpn uint32) Fault {
 	_, f := t.bind(KindWindow2, num, r, pd, qpn)
 	return f

@@ -2,8 +2,6 @@ package mr
 
 import (
 	"errors"
-	"fmt"
-	"sync/atomic"
 	"testing"
 )
 
@@ -101,7 +99,8 @@ func TestW1RebindAndUnbind(t *testing.T) {
 
 func TestW2BindFromValid(t *testing.T) {
 	tab, region, _, windows := windowTable(t)
-	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000, Length: 8}
+	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000,
+		Length: 8}
 	b.Window, b.Key = bind(t, tab, b), 0
 	before := tab.Lookup(b.Window.Index())
 	if f := tryBind(t, tab, &b, 7); f != FaultState {
@@ -117,7 +116,8 @@ func TestW2BindFromValid(t *testing.T) {
 
 func TestW3OtherQP(t *testing.T) {
 	tab, region, _, windows := windowTable(t)
-	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000, Length: 8}
+	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000,
+		Length: 8}
 	w2 := bind(t, tab, b)
 	b.Window = windows[KindWindow1]
 	w1 := bind(t, tab, b)
@@ -131,7 +131,8 @@ func TestW3OtherQP(t *testing.T) {
 
 func TestW4Invalidate(t *testing.T) {
 	tab, region, _, windows := windowTable(t)
-	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000, Length: 8}
+	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000,
+		Length: 8}
 	w2 := bind(t, tab, b)
 	invalidate(t, tab, w2)
 	if f := read(tab, w2, 0x10000, 1); f != FaultState {
@@ -150,7 +151,8 @@ func TestW4Invalidate(t *testing.T) {
 func TestW5Range(t *testing.T) {
 	tab, region, mem, windows := windowTable(t)
 	for kind, key := range windows {
-		key = bind(t, tab, Bind{Window: key, Parent: region, Access: RemoteWrite, Addr: 0x12000, Length: 0x1000})
+		key = bind(t, tab, Bind{Window: key, Parent: region, Access: RemoteWrite, Addr: 0x12000,
+			Length: 0x1000})
 		for _, c := range []struct {
 			va   uint64
 			n    int
@@ -170,7 +172,8 @@ func TestW5Range(t *testing.T) {
 			}
 			for i, b := range mem {
 				va := uint64(i) + 0x10000
-				if in := c.want == FaultNone && va >= c.va && va < c.va+uint64(c.n); in != (b == 1) {
+				if in := c.want == FaultNone && va >= c.va &&
+					va < c.va+uint64(c.n); in != (b == 1) {
 					t.Fatalf("%v: write %d at %#x: byte at %#x is %d", kind, c.n, c.va, va, b)
 				}
 			}
@@ -181,7 +184,8 @@ func TestW5Range(t *testing.T) {
 func TestW6Rights(t *testing.T) {
 	tab, region, _, windows := windowTable(t)
 	for kind, key := range windows {
-		key = bind(t, tab, Bind{Window: key, Parent: region, Access: RemoteRead, Addr: 0x12000, Length: 8})
+		key = bind(t, tab, Bind{Window: key, Parent: region, Access: RemoteRead, Addr: 0x12000,
+			Length: 8})
 		if f := read(tab, key, 0x12000, 8); f != FaultNone {
 			t.Errorf("%v: read: %v", kind, f)
 		}
@@ -211,9 +215,16 @@ func TestW7W8BindRefuses(t *testing.T) {
 			{"PD of the QP", func(*Bind) {}, 8, FaultPD},
 			{"PD of the region", func(b *Bind) { b.Parent = other }, 7, FaultPD},
 			{"region without MWBind", func(b *Bind) { b.Parent = noBind }, 7, FaultAccess},
-			{"zero-based region", func(b *Bind) { b.Parent, b.Addr = zeroBased, 0 }, 7, FaultAccess},
-			{"window writes, region does not", func(b *Bind) { b.Parent, b.Access = readOnly, RemoteWrite }, 7, FaultAccess},
-			{"window has atomics, region does not write", func(b *Bind) { b.Parent, b.Access = readOnly, RemoteAtomic }, 7, FaultAccess},
+			{"zero-based region", func(b *Bind) { b.Parent, b.Addr = zeroBased, 0 }, 7,
+				FaultAccess},
+			{"window writes, region does not", func(b *Bind) {
+				b.Parent, b.Access = readOnly,
+					RemoteWrite
+			}, 7, FaultAccess},
+			{"window has atomics, region does not write", func(b *Bind) {
+				b.Parent,
+					b.Access = readOnly, RemoteAtomic
+			}, 7, FaultAccess},
 			{"local right", func(b *Bind) { b.Access = LocalWrite }, 7, FaultAccess},
 			{"MWBind on a window", func(b *Bind) { b.Access = MWBind }, 7, FaultAccess},
 			{"region's variant", func(b *Bind) { b.Parent = b.Parent.Inc() }, 7, FaultVariant},
@@ -225,8 +236,10 @@ func TestW7W8BindRefuses(t *testing.T) {
 			{"new key of another index", func(b *Bind) { b.Key = window }, 7, FaultKeyIndex},
 			{"past the region", func(b *Bind) { b.Length = 1<<16 + 1 }, 7, FaultRange},
 			{"below the region", func(b *Bind) { b.Addr = 0xffff }, 7, FaultRange},
-			{"W8: wraps to 64", func(b *Bind) { b.Addr, b.Length = 0x10040, 1<<64-0x10000 }, 7, FaultRange},
-			{"W8: wraps from above", func(b *Bind) { b.Addr, b.Length = 1<<64-64, 0x20000 }, 7, FaultRange},
+			{"W8: wraps to 64", func(b *Bind) { b.Addr, b.Length = 0x10040, 1<<64-0x10000 }, 7,
+				FaultRange},
+			{"W8: wraps from above", func(b *Bind) { b.Addr, b.Length = 1<<64-64, 0x20000 }, 7,
+				FaultRange},
 			{"length of all ones", func(b *Bind) { b.Length = 1<<64 - 1 }, 7, FaultRange},
 		} {
 			b := good
@@ -243,7 +256,8 @@ func TestW7W8BindRefuses(t *testing.T) {
 			t.Errorf("%v: refused bindings left %d counted", kind, n)
 		}
 	}
-	b := Bind{Window: windows[KindWindow1], Parent: region, Access: ZeroBased | RemoteRead, Addr: 0x10000, Length: 8}
+	b := Bind{Window: windows[KindWindow1], Parent: region, Access: ZeroBased | RemoteRead,
+		Addr: 0x10000, Length: 8}
 	if f := tryBind(t, tab, &b, 7); f != FaultAccess {
 		t.Errorf("zero-based type 1: %v", f)
 	}
@@ -251,7 +265,8 @@ func TestW7W8BindRefuses(t *testing.T) {
 	if f := tryBind(t, tab, &b, 7); f != FaultRange {
 		t.Errorf("type 2 of length 0: %v", f)
 	}
-	b = Bind{Window: windows[KindWindow2], Key: windows[KindWindow2], Parent: region, Addr: 0x10000, Length: 1}
+	b = Bind{Window: windows[KindWindow2], Key: windows[KindWindow2], Parent: region,
+		Addr: 0x10000, Length: 1}
 	if _, f := tab.Bind1(1<<16|1, &b, 7); f != FaultPending {
 		t.Errorf("a number never staged: %v", f)
 	}
@@ -273,7 +288,8 @@ func TestW7W8BindRefuses(t *testing.T) {
 func publishIn(tb testing.TB, tab *Table, pd PD, access Access, iova uint64, mem []byte) *View {
 	tb.Helper()
 	v := publish(tb, tab, access, iova, mem)
-	next, err := NewView(Region{Key: v.Key(), PD: pd, Access: access, IOVA: iova, Length: v.Length(), List: v.List()})
+	next, err := NewView(Region{Key: v.Key(), PD: pd, Access: access, IOVA: iova,
+		Length: v.Length(), List: v.List()})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -285,9 +301,11 @@ func publishIn(tb testing.TB, tab *Table, pd PD, access Access, iova uint64, mem
 
 func TestW9ZeroBased(t *testing.T) {
 	tab, region, mem, windows := windowTable(t)
-	key := bind(t, tab, Bind{Window: windows[KindWindow2], Parent: region, Access: ZeroBased | RemoteWrite,
-		Addr: 0x12000, Length: 0x100})
-	if f := write(tab, key, 16, []byte{1, 2, 3}); f != FaultNone || mem[0x2010] != 1 || mem[0x2012] != 3 {
+	key := bind(t, tab, Bind{Window: windows[KindWindow2], Parent: region,
+		Access: ZeroBased | RemoteWrite,
+		Addr:   0x12000, Length: 0x100})
+	if f := write(tab, key, 16, []byte{1, 2, 3}); f != FaultNone || mem[0x2010] != 1 ||
+		mem[0x2012] != 3 {
 		t.Errorf("write at 16: %v", f)
 	}
 	if f := write(tab, key, 0xff, []byte{1, 2}); f != FaultRange {
@@ -301,7 +319,8 @@ func TestW9ZeroBased(t *testing.T) {
 // TestUnbindQP: a destroyed QP's windows are free, others stay, and the region can go.
 func TestUnbindQP(t *testing.T) {
 	tab, region, _, windows := windowTable(t)
-	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000, Length: 8}
+	b := Bind{Window: windows[KindWindow2], Parent: region, Access: RemoteRead, Addr: 0x10000,
+		Length: 8}
 	mine := bind(t, tab, b)
 	b.Window = allocWindow(t, tab, KindWindow2)
 	b.Key = b.Window.Inc()
@@ -329,156 +348,5 @@ func TestUnbindQP(t *testing.T) {
 	}
 	if _, f := tab.Unpublish(region.Index()); f != FaultNone {
 		t.Errorf("unpublish the region: %v", f)
-	}
-}
-
-// windowsOverFast is a fast region with the key k, registered, and n type 2 windows with a binding
-// staged each.
-type windowsOverFast struct {
-	*model
-	key    Key
-	view   *View
-	binds  []Bind
-	nums   []uint32
-	starts []*View // free views of the windows
-	faults []Fault // results, one a thread
-}
-
-func newWindowsOverFast(tb testing.TB, n int) *windowsOverFast {
-	tab := New(16, 0, nil)
-	s := &windowsOverFast{model: &model{tab: tab, g: tab.grace}, key: allocFast(tb, tab, 1)}
-	s.view = register(tb, tab, Region{Key: s.key, Access: remote}, make([]byte, 64))
-	ids := map[*View]uint64{s.view: 1, s.view.buf.free: 2}
-	for range n {
-		w := allocWindow(tb, tab, KindWindow2)
-		num, err := tab.StageBind(w.Index())
-		if err != nil {
-			tb.Fatal(err)
-		}
-		s.binds = append(s.binds, Bind{Window: w, Key: w.Inc(), Parent: s.key, Access: RemoteRead, Length: 8})
-		s.nums = append(s.nums, num)
-		s.starts = append(s.starts, tab.load(w.Index()))
-		ids[tab.load(w.Index())] = uint64(len(ids) + 1)
-	}
-	s.words = []*atomic.Uint64{&tab.grace.epoch}
-	s.table = func() uint64 {
-		h := ids[tab.load(s.key.Index())] | uint64(s.view.bound.Load()+1)<<8
-		for i, b := range s.binds {
-			h |= ids[tab.load(b.Window.Index())] << (16 + 8*i)
-		}
-		return h
-	}
-	s.shared = func() uint64 {
-		h := s.table()
-		for i, f := range s.faults {
-			h |= uint64(f) << (40 + 5*i)
-		}
-		return h
-	}
-	s.reset = func() {
-		tab.entry(s.key.Index()).Store(s.view)
-		s.view.bound.Store(0)
-		s.view.buf.state.Store(bufLive)
-		for i, b := range s.binds {
-			tab.entry(b.Window.Index()).Store(s.starts[i])
-			s.starts[i].buf.state.Store(bufLive)
-			for _, buf := range *tab.pool(b.Window.Index()).ring.Load() {
-				if buf.num.Load() == s.nums[i] {
-					buf.state.Store(bufStaged)
-				}
-			}
-		}
-		s.faults = make([]Fault, len(s.threads))
-	}
-	return s
-}
-
-// TestF15: BIND_MW of two windows on two shards against LOCAL_INV of their region on a third, over all
-// interleavings: either the windows win, or the invalidation, and never both.
-func TestF15AllInterleavings(t *testing.T) {
-	s := newWindowsOverFast(t, 2)
-	outcomes := make(map[string]int)
-	s.threads = []func(*thread){
-		func(*thread) { s.faults[0] = s.tab.Bind2(s.nums[0], &s.binds[0], 7, qpn) },
-		func(*thread) { s.faults[1] = s.tab.Bind2(s.nums[1], &s.binds[1], 7, qpn) },
-		func(*thread) { _, s.faults[2] = s.tab.Invalidate(s.key, 7, qpn) },
-	}
-	s.end = func() {
-		f, bound := s.faults, 0
-		outcomes[fmt.Sprint(f)]++
-		for i := range s.binds {
-			switch {
-			case f[i] == FaultNone:
-				bound++
-			case f[i] != FaultState:
-				s.fail("bind %d: %v", i, f[i])
-			}
-			key := s.binds[i].Key
-			if _, got := s.tab.Check(key, 7, qpn, RemoteRead, 0, 8); (got == FaultNone) != (f[i] == FaultNone) {
-				s.fail("bind %d says %v, a packet gets %v", i, f[i], got)
-			}
-		}
-		_, got := s.tab.Check(s.key, 7, qpn, RemoteRead, 0, 8)
-		switch {
-		case bound > 0 && (f[2] != FaultBound || got != FaultNone || int(s.view.bound.Load()) != bound):
-			s.fail("%d windows bound, invalidate %v, a packet gets %v", bound, f[2], got)
-		case bound == 0 && (f[2] != FaultNone || got != FaultState):
-			s.fail("no window bound, invalidate %v, a packet gets %v", f[2], got)
-		}
-	}
-	if failure := s.explore(t); failure != "" {
-		t.Error(failure)
-	}
-	if len(outcomes) != 2 {
-		t.Errorf("the threads do not meet: %v", outcomes)
-	}
-}
-
-// TestF16: LOCAL_INV of view 1 against LOCAL_INV of the same and REG_MR of view 2, over all
-// interleavings: view 2 is never lost, and never invalidated by view 1's key.
-func TestF16AllInterleavings(t *testing.T) {
-	s := newWindowsOverFast(t, 0)
-	next := stage(t, s.tab, Region{Key: s.key.Inc(), Access: remote}, make([]byte, 64))
-	table := s.table
-	s.table = func() uint64 {
-		if s.tab.load(s.key.Index()) == next {
-			return 3 << 8
-		}
-		return table()
-	}
-	reset := s.reset
-	s.reset = func() { reset(); next.buf.state.Store(bufStaged) }
-	outcomes := make(map[string]int)
-	replaced := 0
-	s.threads = []func(*thread){
-		func(*thread) { _, s.faults[0] = s.tab.Invalidate(s.key, 7, qpn) },
-		func(*thread) { _, s.faults[1] = s.tab.Invalidate(s.key, 7, qpn+1) },
-		func(*thread) { s.faults[2] = s.tab.Register(next, 7) },
-	}
-	s.end = func() {
-		f := s.faults
-		outcomes[fmt.Sprint(f)]++
-		_, got := s.tab.Check(next.Key(), 7, qpn, RemoteRead, 0, 8)
-		_, old := s.tab.Check(s.key, 7, qpn, RemoteRead, 0, 8)
-		for i := range 2 {
-			if f[i] != FaultNone && !(f[i] == FaultVariant && f[2] == FaultNone) {
-				s.fail("invalidate %d: %v", i, f[i])
-			}
-		}
-		if old == FaultNone || f[0] != FaultNone && f[1] != FaultNone {
-			s.fail("view 1 was not invalidated: %v, a packet gets %v", f, old)
-		}
-		if f[2] != FaultNone && f[2] != FaultState || (got == FaultNone) != (f[2] == FaultNone) {
-			s.fail("register %v, a packet gets %v", f[2], got)
-		}
-		if f[2] == FaultNone {
-			replaced++
-		}
-	}
-	if failure := s.explore(t); failure != "" {
-		t.Error(failure)
-	}
-	if len(outcomes) < 3 || replaced == 0 {
-		t.Errorf("the threads do not meet: %v", outcomes)
 	}
 }
