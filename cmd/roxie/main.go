@@ -49,6 +49,7 @@ func newRoot() *cobra.Command {
 			"interface, without a kernel module.",
 	}
 	root.AddCommand(
+		newBenchCommand(),
 		newDevinfoCommand(),
 		newLabCommand(),
 		newPerfCommand(),

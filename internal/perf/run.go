@@ -72,7 +72,6 @@ type run struct {
 func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
 	r := &run{endpoint: e, layout: e.cfg.layout(size), ctx: ctx, x: x}
 	r.until, r.close = context.WithCancel(ctx)
-	x.onLine(r.close)
 	t := e.cfg.Test
 	unreliable := e.cfg.Transport != RC
 	r.check = checker{pattern: e.pattern, on: r.checks(), inject: e.cfg.Inject}

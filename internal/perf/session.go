@@ -103,6 +103,7 @@ func (e *endpoint) one(ctx context.Context, x *exchange, size int, hooks *Hooks)
 	if err := x.barrier(ctx); err != nil {
 		return Result{}, err
 	}
+	x.onLine(r.close)
 	var took time.Duration
 	err := onThread(e.cfg, func() (err error) {
 		if e.cfg.Server == "" {

@@ -1,0 +1,394 @@
+// Package bench compares roxie with raw AF_XDP: the same link, the same cores, the same frame size, in
+// turns. A figure is always given beside the raw one of its round.
+//
+//	round:  raw, roxie   of the first cell │ raw, roxie   of the second │ …
+//
+// Of the rounds of a cell, the best rate and the least latency count, and the medians stand beside
+// them: on a machine that does other things as well, what is best repeats, what is typical does not.
+// A round whose raw figure is far below the best one says that the machine was busy; it is done again.
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roxie-rdma/roxie/bench/raw"
+	"github.com/roxie-rdma/roxie/internal/lab"
+	"github.com/roxie-rdma/roxie/internal/perf"
+)
+
+// Options say what to measure.
+type Options struct {
+	// Only names tests, as write_bw, or operations and kinds of them: write, read, send, bw, lat, raw
+	// (the raw figures alone). Empty: everything.
+	Only []string
+	// Quick is the short form: fewer sizes, fewer and shorter rounds.
+	Quick bool
+	// Rounds and Duration override what Quick and its absence mean.
+	Rounds   int
+	Duration time.Duration
+	// Progress of roxie's ends; empty: each test's own.
+	Progress perf.Progress
+	// Lab to measure in; Run makes one and takes it down if nil.
+	Lab *lab.Lab
+	// Exe is the roxie program, empty for the one that is running.
+	Exe string
+	// Step is told before each measurement what comes; nil: nobody.
+	Step func(text string)
+}
+
+// Cell is one line of the tables: one test with its parameters, and what it gave.
+type Cell struct {
+	Test  string `json:"test"`
+	Size  int    `json:"size"`
+	PMTU  int    `json:"pmtu"`
+	Frame int    `json:"frame"` // bytes of the raw frames it is compared with
+
+	// Bandwidth: the best round. Rates of messages smaller than a packet are compared by Mpps.
+	Gbps       float64 `json:"gbps,omitempty"`
+	RawGbps    float64 `json:"raw_gbps,omitempty"`
+	Mpps       float64 `json:"mpps,omitempty"` // messages
+	RawMpps    float64 `json:"raw_mpps,omitempty"`
+	MedianGbps float64 `json:"median_gbps,omitempty"`
+	MedianMpps float64 `json:"median_mpps,omitempty"`
+
+	// Latency in µs: the round with the least median. READ: whole, else half round trips.
+	P50    float64 `json:"p50_us,omitempty"`
+	RawP50 float64 `json:"raw_p50_us,omitempty"`
+	P99    float64 `json:"p99_us,omitempty"`
+	RawP99 float64 `json:"raw_p99_us,omitempty"`
+
+	Ratio      float64 `json:"ratio"` // roxie ÷ raw
+	Progress   string  `json:"progress"`
+	Verified   uint64  `json:"verified_bytes"`
+	Retransmit uint64  `json:"retransmits"`
+	Rounds     int     `json:"rounds"`
+
+	lat   bool
+	small bool
+}
+
+// Report is all that was measured.
+type Report struct {
+	Started  time.Time `json:"started"`
+	Seconds  float64   `json:"seconds"`
+	XDPMode  string    `json:"xdp_mode"`
+	ZeroCopy bool      `json:"zerocopy"`
+	Kernel   string    `json:"kernel"`
+	CPU      string    `json:"cpu"`
+	Cores    int       `json:"cores"`
+	LinkMTU  int       `json:"link_mtu"`
+	Cells    []Cell    `json:"cells"`
+}
+
+const (
+	linkMTU = 9000
+	rawLow  = 0.6 // of the best raw figure: below it a round does not count
+	repeats = 2   // of a round that does not count
+)
+
+// Check says what makes no sense in the options.
+func (o *Options) Check() error {
+	if p := o.Progress; p != "" && p != perf.Caller && p != perf.Poller {
+		return fmt.Errorf("--progress %s: caller or poller", p)
+	}
+	for _, s := range o.Only {
+		if s != "raw" && !slices.ContainsFunc(names, func(n string) bool { return matches(s, n) }) {
+			return fmt.Errorf("--only %s: there are raw, write, read, send, bw, lat, %s", s,
+				strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// names are the tests that bench knows, in the order of the tables.
+var names = []string{"write_bw", "read_bw", "send_bw", "write_lat", "send_lat", "read_lat"}
+
+// matches says whether a word of --only means a test: its name, its operation or its kind.
+func matches(word, test string) bool {
+	op, kind, _ := strings.Cut(test, "_")
+	return word == test || word == op || word == kind
+}
+
+// plan lists the cells.
+func (o *Options) plan() ([]Cell, error) {
+	bwSizes, latSizes := []int{8, 4096, 65536, 1 << 20}, []int{64, 4096}
+	if o.Quick {
+		bwSizes, latSizes = []int{8, 65536}, []int{64}
+	}
+	var cells []Cell
+	for _, name := range names {
+		if !o.wants(name) {
+			continue
+		}
+		t, err := perf.Lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		sizes := bwSizes
+		if t.Latency {
+			sizes = latSizes
+		}
+		for _, size := range sizes {
+			for _, pmtu := range []int{1024, 4096} {
+				if size < 1024 && pmtu == 1024 || size < 64 && t.Op != perf.Write {
+					continue
+				}
+				c := Cell{Test: name, Size: size, PMTU: pmtu, lat: t.Latency}
+				c.small = !c.lat && size < 1024
+				c.Frame = frameOf(t.Op, size, pmtu)
+				cells = append(cells, c)
+			}
+		}
+	}
+	if len(cells) == 0 {
+		cells = []Cell{{Frame: 4154}, {Frame: 1082}, {Frame: 122}, {Frame: 82},
+			{Frame: 4154, lat: true}, {Frame: 1082, lat: true}, {Frame: 122, lat: true},
+			{Frame: 82, lat: true}}
+		for i := range cells {
+			cells[i].Test = "raw"
+		}
+	}
+	return cells, nil
+}
+
+// wants says whether a test was asked for. The word raw alone asks for none of them; beside others it
+// says nothing, for raw always comes along.
+func (o *Options) wants(name string) bool {
+	return len(o.Only) == 0 ||
+		slices.ContainsFunc(o.Only, func(word string) bool { return matches(word, name) })
+}
+
+// frameOf is the length of the frame that carries most of a message's bytes over IPv4: Ethernet 14,
+// IP 20, UDP 8, BTH 12, ICRC 4, and in a WRITE of one packet RETH 16.
+func frameOf(op perf.Op, size, pmtu int) int {
+	const header = 14 + 20 + 8 + 12 + 4
+	switch {
+	case size >= pmtu:
+		return header + pmtu
+	case op == perf.Write:
+		return header + 16 + (size+3)&^3
+	case op == perf.Read:
+		return header + 4 + (size+3)&^3
+	}
+	return header + (size+3)&^3
+}
+
+// Run measures, and cleans up whatever happens.
+func Run(ctx context.Context, o Options) (r *Report, err error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	cells, err := o.plan()
+	if err != nil {
+		return nil, err
+	}
+	rounds, duration := 3, time.Second
+	if o.Quick {
+		duration = 500 * time.Millisecond
+	}
+	if o.Rounds > 0 {
+		rounds = o.Rounds
+	}
+	if o.Duration > 0 {
+		duration = o.Duration
+	}
+	l := o.Lab
+	if l == nil {
+		if l, err = lab.New(lab.Config{MTU: linkMTU}); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if closeErr := l.Close(); err == nil {
+				err = closeErr
+			}
+		}()
+	}
+	m := &meter{Options: o, lab: l, duration: duration, cpus: perf.DefaultCPUs(),
+		pair: perf.Pair{Lab: l, Exe: o.Exe, CPUs: perf.DefaultCPUs()}}
+	r = &Report{Started: time.Now(), LinkMTU: l.A.MTU}
+	describeMachine(r)
+	for i := range cells {
+		if err := m.cell(ctx, &cells[i], rounds); err != nil {
+			return nil, fmt.Errorf("%s, %d bytes, PMTU %d: %w", cells[i].Test, cells[i].Size, cells[i].PMTU, err)
+		}
+	}
+	r.Cells, r.XDPMode, r.ZeroCopy = cells, m.mode, m.zerocopy
+	r.Seconds = time.Since(r.Started).Seconds()
+	return r, nil
+}
+
+// meter takes the measurements.
+type meter struct {
+	Options
+	lab      *lab.Lab
+	pair     perf.Pair
+	duration time.Duration
+	cpus     [2]int
+	mode     string
+	zerocopy bool
+}
+
+// round is one raw measurement and one of roxie. Rates are Gb/s or, of small messages, Mpps;
+// latencies are medians in µs.
+type round struct {
+	raw, ours float64
+	rawP99    float64
+	rawMpps   float64
+	rawGbps   float64
+	result    perf.Result
+}
+
+// cell takes all rounds of a cell.
+func (m *meter) cell(ctx context.Context, c *Cell, rounds int) error {
+	var all []round
+	best := 0.0
+	for len(all) < rounds {
+		var r round
+		for try := 0; ; try++ {
+			var err error
+			if r, err = m.round(ctx, c, len(all)+1, rounds); err != nil {
+				return err
+			}
+			quality := r.raw
+			if c.lat {
+				quality = 1 / r.raw
+			}
+			best = max(best, quality)
+			if quality >= rawLow*best || try == repeats {
+				break
+			}
+		}
+		all = append(all, r)
+	}
+	c.summarise(all)
+	return nil
+}
+
+func (m *meter) round(ctx context.Context, c *Cell, n, of int) (round, error) {
+	var r round
+	m.tell("%d/%d raw, frames of %d bytes", n, of, c.Frame)
+	if err := m.raw(ctx, c, &r); err != nil {
+		return r, fmt.Errorf("raw AF_XDP: %w", err)
+	}
+	if c.Test == "raw" {
+		return r, nil
+	}
+	m.tell("%d/%d %s, %d bytes, PMTU %d", n, of, c.Test, c.Size, c.PMTU)
+	return r, m.roxie(ctx, c, &r)
+}
+
+func (m *meter) tell(format string, args ...any) {
+	if m.Step != nil {
+		m.Step(fmt.Sprintf(format, args...))
+	}
+}
+
+// raw measures the ceiling with the two threads that roxie's two ends have as well.
+func (m *meter) raw(ctx context.Context, c *Cell, r *round) error {
+	end := func(n *lab.Namespace) raw.End {
+		return raw.End{Netns: "/run/netns/" + n.Name, Interface: n.Interface}
+	}
+	cfg := raw.Config{A: end(m.lab.B), B: end(m.lab.A), FrameSize: c.Frame, Duration: m.duration / 2,
+		Threads: 2}
+	if m.cpus[0] >= 0 {
+		cfg.CPUs = []int{m.cpus[1], m.cpus[0]} // the client's end sends
+	} else {
+		cfg.Threads = 1
+	}
+	if c.lat {
+		l, err := raw.PingPong(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		r.raw, r.rawP99 = micros(l.P50), micros(l.P99)
+		return nil
+	}
+	s, err := raw.Stream(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	r.rawGbps, r.rawMpps, r.raw = s.Gbps, s.Mpps, s.Gbps
+	if c.small {
+		r.raw = s.Mpps
+	}
+	return nil
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// roxie runs the test, with every byte verified.
+func (m *meter) roxie(ctx context.Context, c *Cell, r *round) error {
+	t, err := perf.Lookup(c.Test)
+	if err != nil {
+		return err
+	}
+	cfg := perf.Config{Test: t, Size: c.Size, PMTU: c.PMTU, Duration: m.duration, Verify: true,
+		Progress: m.Progress, GIDIndex: -1}
+	results, err := m.pair.Run(ctx, cfg, perf.Hooks{})
+	if err != nil {
+		return err
+	}
+	r.result = results[0]
+	if err := r.result.Err(); err != nil {
+		return err
+	}
+	m.mode, m.zerocopy = r.result.XDPMode, r.result.ZeroCopy
+	switch {
+	case c.lat:
+		r.ours = r.result.Lat.P50
+	case c.small:
+		r.ours = r.result.MsgRate
+	default:
+		r.ours = r.result.BWGbps
+	}
+	return nil
+}
+
+// summarise takes the best of the rounds for each side, and the medians.
+func (c *Cell) summarise(all []round) {
+	c.Rounds = len(all)
+	better := func(a, b float64) bool { return a > b }
+	if c.lat {
+		better = func(a, b float64) bool { return a < b }
+	}
+	bestRaw, best := &all[0], &all[0]
+	for i := range all {
+		r := &all[i]
+		if better(r.raw, bestRaw.raw) {
+			bestRaw = r
+		}
+		if better(r.ours, best.ours) {
+			best = r
+		}
+		c.Verified += r.result.Verified
+		c.Retransmit += r.result.Retransmit
+	}
+	if bestRaw.raw > 0 {
+		c.Ratio = best.ours / bestRaw.raw
+	}
+	c.Progress = best.result.Progress
+	if c.lat {
+		c.P50, c.RawP50, c.RawP99 = best.ours, bestRaw.raw, bestRaw.rawP99
+		if best.result.Lat != nil {
+			c.P99 = best.result.Lat.P99
+		}
+		return
+	}
+	c.Gbps, c.Mpps = best.result.BWGbps, best.result.MsgRate
+	c.RawGbps, c.RawMpps = bestRaw.rawGbps, bestRaw.rawMpps
+	c.MedianGbps = median(all, func(r *round) float64 { return r.result.BWGbps })
+	c.MedianMpps = median(all, func(r *round) float64 { return r.result.MsgRate })
+}
+
+func median(all []round, of func(*round) float64) float64 {
+	v := make([]float64, len(all))
+	for i := range all {
+		v[i] = of(&all[i])
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}

@@ -1,0 +1,158 @@
+package bench
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// describeMachine says where the figures come from.
+func describeMachine(r *Report) {
+	r.Cores = runtime.NumCPU()
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		r.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for in := bufio.NewScanner(f); in.Scan(); {
+		if key, value, ok := strings.Cut(in.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			r.CPU = strings.TrimSpace(value)
+			return
+		}
+	}
+}
+
+// WriteJSON writes the report to a file.
+func (r *Report) WriteJSON(name string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(b, '\n'), 0o666)
+}
+
+// Write prints the tables and then a line for each measurement.
+func (r *Report) Write(w io.Writer) error {
+	var b strings.Builder
+	copyMode := "copy"
+	if r.ZeroCopy {
+		copyMode = "zero-copy"
+	}
+	fmt.Fprintf(&b, "veth pair with link MTU %d", r.LinkMTU)
+	if r.XDPMode != "" {
+		fmt.Fprintf(&b, ", %s XDP, %s", r.XDPMode, copyMode)
+	}
+	fmt.Fprintf(&b, "; %d cores, %s, Linux %s; %.0f s\n", r.Cores, r.CPU, r.Kernel, r.Seconds)
+	r.rates(&b)
+	r.latencies(&b)
+	r.verified(&b)
+	b.WriteString("\n")
+	for i := range r.Cells {
+		fmt.Fprintln(&b, r.Cells[i].Line())
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// rates prints message size × PMTU.
+func (r *Report) rates(b *strings.Builder) {
+	type key struct {
+		test string
+		size int
+	}
+	cells := map[key]map[int]*Cell{}
+	var order []key
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		if c.lat || c.Test == "raw" {
+			continue
+		}
+		k := key{c.Test, c.Size}
+		if cells[k] == nil {
+			cells[k] = map[int]*Cell{}
+			order = append(order, k)
+		}
+		cells[k][c.PMTU] = c
+	}
+	if len(order) == 0 {
+		return
+	}
+	b.WriteString("\nBandwidth: payload bits, raw frame bits of the same frame size, and their ratio; " +
+		"best of the rounds\n")
+	fmt.Fprintf(b, "%-10s %10s │ %-32s │ %s\n", "", "", "PMTU 1024", "PMTU 4096")
+	fmt.Fprintf(b, "%-10s %10s │ %10s %10s %10s │ %10s %10s %10s\n", "test", "bytes",
+		"Gb/s", "raw", "ratio", "Gb/s", "raw", "ratio")
+	for _, k := range order {
+		fmt.Fprintf(b, "%-10s %10d", k.test, k.size)
+		for _, pmtu := range []int{1024, 4096} {
+			switch c := cells[k][pmtu]; {
+			case c == nil:
+				fmt.Fprintf(b, " │ %10s %10s %10s", "", "", "")
+			case c.small:
+				fmt.Fprintf(b, " │ %5.3f Mpps %5.3f Mpps %10.2f", c.Mpps, c.RawMpps, c.Ratio)
+			default:
+				fmt.Fprintf(b, " │ %10.2f %10.2f %10.2f", c.Gbps, c.RawGbps, c.Ratio)
+			}
+		}
+		b.WriteString("\n")
+	}
+}
+
+func (r *Report) latencies(b *strings.Builder) {
+	first := true
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		if !c.lat || c.Test == "raw" {
+			continue
+		}
+		if first {
+			b.WriteString("\nLatency in µs: half round trip (READ: from post to completion), beside half the raw " +
+				"one; round with the least median\n")
+			fmt.Fprintf(b, "%-10s %10s %6s │ %10s %10s %10s │ %10s %10s\n", "test", "bytes", "PMTU",
+				"median", "raw", "ratio", "99 %", "raw 99 %")
+			first = false
+		}
+		fmt.Fprintf(b, "%-10s %10d %6d │ %10.2f %10.2f %10.2f │ %10.2f %10.2f\n", c.Test, c.Size, c.PMTU,
+			c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99)
+	}
+}
+
+func (r *Report) verified(b *strings.Builder) {
+	var bytes, again uint64
+	for i := range r.Cells {
+		bytes += r.Cells[i].Verified
+		again += r.Cells[i].Retransmit
+	}
+	if bytes > 0 {
+		fmt.Fprintf(b, "\n%.2f GB verified while measured, no byte wrong; %d packets retransmitted\n",
+			float64(bytes)/1e9, again)
+	}
+}
+
+// Line is the cell as one line of names and values.
+func (c *Cell) Line() string {
+	switch {
+	case c.Test == "raw" && c.lat:
+		return fmt.Sprintf("raw_lat frame=%d p50_us=%.2f p99_us=%.2f", c.Frame, c.RawP50, c.RawP99)
+	case c.Test == "raw":
+		return fmt.Sprintf("raw frame=%d gbps=%.2f mpps=%.3f", c.Frame, c.RawGbps, c.RawMpps)
+	case c.lat:
+		return fmt.Sprintf("%s size=%d pmtu=%d p50_us=%.2f raw_p50_us=%.2f ratio=%.2f p99_us=%.2f raw_p99_us=%.2f",
+			c.Test, c.Size, c.PMTU, c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99)
+	case c.small:
+		return fmt.Sprintf("%s size=%d pmtu=%d mpps=%.3f raw_mpps=%.3f ratio=%.2f", c.Test, c.Size, c.PMTU,
+			c.Mpps, c.RawMpps, c.Ratio)
+	}
+	return fmt.Sprintf("%s size=%d pmtu=%d gbps=%.2f raw_gbps=%.2f ratio=%.2f", c.Test, c.Size, c.PMTU,
+		c.Gbps, c.RawGbps, c.Ratio)
+}
