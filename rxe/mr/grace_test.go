@@ -82,6 +82,34 @@ func TestGraceWaiterBeyondShards(t *testing.T) {
 	}
 }
 
+// TestGraceWakesForTheEarliest: whichever order a waiter names its epochs in.
+func TestGraceWakesForTheEarliest(t *testing.T) {
+	for _, laterFirst := range []bool{false, true} {
+		g := NewGrace(3)
+		g.Enter(1)
+		g.Enter(2)
+		early := g.Start()
+		g.Quiesce(1)
+		late := g.Start()
+		first, second := early, late
+		if laterFirst {
+			first, second = late, early
+		}
+		if g.Want(0, first) || g.Want(0, second) {
+			t.Fatal("passed at once")
+		}
+		if w := g.Leave(2); w != 1 || !g.Passed(early) || g.Passed(late) {
+			t.Errorf("later first %v: woken %b when only the early epoch has passed", laterFirst, w)
+		}
+		if g.Want(0, late) {
+			t.Error("the late one has passed")
+		}
+		if w := g.Leave(1); w != 1 {
+			t.Errorf("later first %v: woken %b at the late epoch", laterFirst, w)
+		}
+	}
+}
+
 // plant is a mistake to be found.
 type plant int
 

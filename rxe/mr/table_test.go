@@ -117,6 +117,61 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestCheckWhole(t *testing.T) {
+	tab := New(8, 0, nil)
+	v := publish(t, tab, FlushGlobal, 0x1000, make([]byte, 100))
+	empty, err := tab.Alloc(KindUser, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothing, err := NewView(Region{Key: empty, PD: 7, Access: FlushGlobal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tab.Publish(nothing); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		key  Key
+		pd   PD
+		need Access
+		want Fault
+	}{
+		{"good", v.Key(), 7, FlushGlobal, FaultNone},
+		{"other right", v.Key(), 7, FlushPersistent, FaultAccess},
+		{"other PD", v.Key(), 8, FlushGlobal, FaultPD},
+		{"other variant", v.Key().Inc(), 7, FlushGlobal, FaultVariant},
+		{"nothing there", MakeKey(7, 0), 7, FlushGlobal, FaultKeyIndex},
+		{"no byte", empty, 7, FlushGlobal, FaultRange},
+	} {
+		if got, f := tab.CheckWhole(c.key, c.pd, qpn, c.need); f != c.want || f == FaultNone && got != v {
+			t.Errorf("%s: got %v, want %v", c.name, f, c.want)
+		}
+	}
+}
+
+func TestViewAccessors(t *testing.T) {
+	tab := New(8, 0, nil)
+	mem := make([]byte, 100)
+	region := publish(t, tab, remote, 0x1000, mem)
+	key := bind(t, tab, Bind{Window: allocWindow(t, tab, KindWindow2), Parent: region.Key(),
+		Access: RemoteRead, Addr: 0x1010, Length: 8})
+	v, f := tab.Check(key, 7, qpn, RemoteRead, 0x1014, 4)
+	if f != FaultNone {
+		t.Fatal(f)
+	}
+	if v.Key() != key || v.PD() != 7 || v.Kind() != KindWindow2 || v.State() != StateValid ||
+		v.Access() != RemoteRead || v.IOVA() != 0x1010 || v.Length() != 8 || v.Base() != 0x10 ||
+		v.List() != region.List() || v.QPN() != qpn || v.Parent() != region.Key().Index() ||
+		v.Bound() != 0 || v.Offset(0x1014) != 0x14 {
+		t.Errorf("got %+v", v)
+	}
+	if region.Bound() != 1 || region.Parent() != 0 || region.QPN() != 0 {
+		t.Errorf("got %+v", region)
+	}
+}
+
 func TestNewViewRefuses(t *testing.T) {
 	list := NewList(make([]byte, 100))
 	good := Region{Key: MakeKey(1, 0), PD: 1, Length: 100, List: list}
