@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/roxie-rdma/roxie/rxe"
 )
@@ -39,8 +39,9 @@ type CQ struct {
 	caller bool
 	notify chan struct{}
 
-	mu  sync.Mutex // one poller at a time
-	tmp [16]rxe.CQE
+	mu   sync.Mutex // one poller at a time
+	tmp  [16]rxe.CQE
+	vain int // counts calls of Poll
 }
 
 // CreateCQ makes a completion queue for depth completions, 1 to rxe.MaxCQE (ibv_create_cq).
@@ -74,11 +75,17 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 		q.drive()
 		n = q.take(wc)
 	}
+	q.vain = (q.vain + 1) % yieldEvery
+	yield := n == 0 && !q.caller && q.vain == 0
 	q.mu.Unlock()
-	if n == 0 {
-		return 0, q.err()
+	if n > 0 {
+		return n, nil
 	}
-	return n, nil
+	if yield {
+		runtime.Gosched()
+		yieldCPU()
+	}
+	return 0, q.err()
 }
 
 // err is why no completion will come any more, if that is so.
@@ -95,7 +102,7 @@ func (q *CQ) err() error {
 // drive moves the queue's shards, once.
 func (q *CQ) drive() {
 	for set := q.shards.Load(); set != 0; set &= set - 1 {
-		q.ctx.pollers[bits.TrailingZeros64(set)].drive(q.cq)
+		q.ctx.pollers[bits.TrailingZeros64(set)].drive()
 	}
 }
 
@@ -169,7 +176,7 @@ func (q *CQ) handBack() {
 		return
 	}
 	for set := q.shards.Load(); set != 0; set &= set - 1 {
-		q.ctx.pollers[bits.TrailingZeros64(set)].seen.Store(int64(clock()) - int64(time.Second))
+		q.ctx.pollers[bits.TrailingZeros64(set)].callerLeaves()
 	}
 }
 

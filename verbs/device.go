@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/roxie-rdma/roxie/bpf"
 	"github.com/roxie-rdma/roxie/internal/netdev"
@@ -187,7 +188,7 @@ func (c *Context) start(links []Link) error {
 		p := &poller{
 			shard: c.dev.Shards()[i], link: l, ctx: c, index: i, backoff: kickSoon,
 			caller: c.cfg.Progress == ProgressCaller, capture: c.cfg.Capture,
-			done: make(chan struct{}),
+			done: make(chan struct{}), poke: make(chan struct{}, 1), tick: time.NewTimer(0),
 		}
 		if x, ok := l.(*xdpLink); ok {
 			p.sock = x.Socket

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/xdp"
 )
@@ -27,8 +25,13 @@ const (
 // How the thread and the goroutines in Poll share a shard in caller mode.
 const (
 	callerGrace = 50 * time.Microsecond // nobody polled for that long: the thread takes over
-	watchQuiet  = 20                    // looks at an active caller that moves nothing, then sleep
+	watchFine   = 32                    // looks at a polling goroutine, callerGrace apart,
+	watchCoarse = time.Millisecond      // and then in steps of this
+	watchQuiet  = 16                    // vain looks: nothing moves, sleep for frames
 )
+
+// yieldEvery is how many vain turns go by between two offers of the CPU to other threads.
+const yieldEvery = 8
 
 // clockBase is the origin of the engine's time.
 var clockBase = time.Now()
@@ -61,6 +64,8 @@ type poller struct {
 	seen   atomic.Int64  // when a goroutine in Poll was last here
 	moved  atomic.Uint32 // changes when such a goroutine moves frames
 	stop   atomic.Bool
+	tick   *time.Timer   // the thread's
+	poke   chan struct{} // ends a coarse look
 	done   chan struct{} // closed by the thread when it ends
 }
 
@@ -204,10 +209,11 @@ func (p *poller) turn(now rxe.Time) bool {
 	return n > 0
 }
 
-// drive is what a goroutine in Poll does for the shard: once receive, timers, transmit. When frames
-// bring completions to cq the goroutine goes back with them at once and the answers stay for the
-// next call, so that what the application posts now leaves ahead of them, in the same system call.
-func (p *poller) drive(cq *rxe.CQ) {
+// drive is what a goroutine in Poll does for the shard. When frames have come it goes back at once
+// and leaves the answers for its next call: what the application posts now, seeing a completion or
+// the last byte of a WRITE, leaves ahead of them in the same system call. Should there be no next
+// call, the thread sends them.
+func (p *poller) drive() {
 	now := clock()
 	p.seen.Store(int64(now))
 	if p.wanted.Load() != 0 || !p.mu.TryLock() {
@@ -229,7 +235,7 @@ func (p *poller) drive(cq *rxe.CQ) {
 	if s.Deadline() <= now {
 		s.Expire(now)
 	}
-	if got > 0 && cq.Len() > 0 {
+	if got > 0 {
 		p.owed = true
 	} else {
 		s.Turn(now)
@@ -243,13 +249,21 @@ func (p *poller) drive(cq *rxe.CQ) {
 	p.release()
 }
 
+// callerLeaves says that the goroutine in Wait goes to sleep: the thread takes over at once.
+func (p *poller) callerLeaves() {
+	p.seen.Store(int64(clock()) - int64(time.Second))
+	signal(p.poke)
+}
+
 // run is the shard's thread.
 func (p *poller) run(cpu int, spin time.Duration) {
 	defer close(p.done)
-	runtime.LockOSThread() // for good: the thread ends with the goroutine
-	tuneThread(cpu)
+	if cpu >= 0 {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		pinThread(cpu)
+	}
 	idleSince := clock()
-	for !p.stop.Load() {
+	for idle := 0; !p.stop.Load(); idle++ {
 		if p.caller && p.watch() {
 			continue
 		}
@@ -260,19 +274,33 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		p.shard.Enter()
 		now := clock()
 		if p.turn(now) {
-			idleSince = now
+			idleSince, idle = now, 0
 		}
 		again := p.shard.Leave()
 		wake := p.finish()
 		if again || !p.again && p.shard.Pending() || spin < 0 || now-idleSince < rxe.Time(spin) {
 			p.mu.Unlock()
 			p.ctx.wakeShards(wake)
+			if idle > 0 {
+				p.yield(cpu < 0, idle)
+			}
 			continue
 		}
 		p.announce(now)
 		p.mu.Unlock()
 		p.ctx.wakeShards(wake)
 		p.sleep(now)
+	}
+}
+
+// yield lets others have the CPU between two vain turns: the goroutine that waits for what the shard
+// brings may need it.
+func (p *poller) yield(free bool, idle int) {
+	if free {
+		runtime.Gosched()
+	}
+	if idle%yieldEvery == 0 {
+		yieldCPU()
 	}
 }
 
@@ -308,22 +336,42 @@ func (p *poller) sleep(now rxe.Time) {
 
 // watch keeps the thread out of the way of a goroutine that polls: it looks now and then whether
 // that still comes. It reports false when the thread is to move the shard.
+//
+// A look costs the other threads of a busy machine some 20 µs. So it looks often at first, and once
+// a millisecond at a goroutine that has been polling steadily for long.
 func (p *poller) watch() bool {
+	since := func() time.Duration { return time.Duration(clock()) - time.Duration(p.seen.Load()) }
+	if since() >= callerGrace {
+		return false
+	}
+	runtime.LockOSThread()
+	restore := preciseThread()
 	quiet, moved := 0, p.moved.Load()
-	for !p.stop.Load() {
-		if time.Duration(clock())-time.Duration(p.seen.Load()) >= callerGrace {
-			return false
-		}
+	look := 0
+	for ; look < watchFine && quiet < watchQuiet && since() < callerGrace && !p.stop.Load(); look++ {
 		if m := p.moved.Load(); m != moved {
 			quiet, moved = 0, m
-		} else if quiet++; quiet > watchQuiet && p.nap() {
-			quiet = 0
-			continue
+		} else {
+			quiet++
 		}
-		ts := unix.NsecToTimespec(int64(callerGrace))
-		_ = unix.Nanosleep(&ts, nil)
+		sleepThread(callerGrace)
 	}
-	return true
+	restore()
+	runtime.UnlockOSThread()
+	for since() < callerGrace && !p.stop.Load() {
+		if m := p.moved.Load(); m != moved {
+			quiet, moved = 0, m
+		} else if quiet++; quiet >= watchQuiet && p.nap() {
+			return true
+		}
+		p.tick.Reset(watchCoarse)
+		select {
+		case <-p.tick.C:
+		case <-p.poke:
+			p.tick.Stop()
+		}
+	}
+	return p.stop.Load()
 }
 
 // nap sleeps like an idle thread although a goroutine polls, because nothing moves. It reports false
@@ -348,14 +396,4 @@ func (c *Context) wakeShards(set uint64) {
 	for ; set != 0; set &= set - 1 {
 		c.pollers[bits.TrailingZeros64(set)].wake()
 	}
-}
-
-// tuneThread pins the calling thread, if cpu is not negative, and lets it sleep to the microsecond.
-func tuneThread(cpu int) {
-	if cpu >= 0 {
-		var set unix.CPUSet
-		set.Set(cpu)
-		_ = unix.SchedSetaffinity(0, &set)
-	}
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0)
 }
