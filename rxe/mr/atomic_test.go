@@ -58,7 +58,7 @@ func TestAtomics(t *testing.T) {
 // from several goroutines and through several lists, lose nothing. The numbers added carry into no
 // higher byte than the operation's own, so that the sum of all is known.
 func TestAtomicsExclude(t *testing.T) {
-	const rounds = 20000
+	rounds := rounds(300000)
 	mem := make([]byte, 24)
 	whole, cut := NewList(mem), NewList(mem[:5], mem[5:11], mem[11:12], mem[12:])
 	var start, end sync.WaitGroup
@@ -77,7 +77,7 @@ func TestAtomicsExclude(t *testing.T) {
 	}
 	start.Done()
 	end.Wait()
-	if got := binary.LittleEndian.Uint64(mem[8:]); got != 5*rounds {
+	if got := binary.LittleEndian.Uint64(mem[8:]); got != 5*uint64(rounds) {
 		t.Errorf("got %d, want %d", got, 5*rounds)
 	}
 }
