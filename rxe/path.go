@@ -1,0 +1,22 @@
+package rxe
+
+// SetPath changes the way to a connected QP's peer, as when the neighbour's or the own link address
+// has changed: packets built from now on take it. The addresses themselves stay. The shard must be
+// held.
+func (q *QP) SetPath(av AV) {
+	if q.typ.datagram() || q.state < StateRTR {
+		return
+	}
+	q.attr.AV = av
+	q.tmpl.Init(&q.attr.AV.Path, q.attr.DestQPN, PKeyDefault)
+}
+
+// ReplaceAH puts a handle with another address vector in the place of a, under the same number. It
+// returns a itself if that has been destroyed. Any goroutine.
+func (d *Device) ReplaceAH(a *AH, av AV) *AH {
+	n := &AH{PD: a.PD, AV: av, num: a.num}
+	if !d.ahs.slots[a.num].CompareAndSwap(a, n) {
+		return a
+	}
+	return n
+}
