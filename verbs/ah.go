@@ -13,47 +13,62 @@ import (
 // AH is an address handle: where a datagram goes (struct ibv_ah).
 type AH struct {
 	handle
-	pd *PD
-	ah *rxe.AH
+	pd  *PD
+	num uint32 // in the engine
+
+	ah  *rxe.AH // Context.mu
+	way way     // Context.mu
 }
 
 // CreateAH makes an address handle (ibv_create_ah). It looks up route and neighbour, like Modify.
 func (pd *PD) CreateAH(a *AHAttr) (*AH, error) {
 	c := pd.ctx
-	av, err := c.addressVector(a, 0, 0)
+	w, err := c.findWay(a, 0, 0)
 	if err == nil {
 		err = c.use(&pd.handle)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create AH to %v: %w", a.DGID, err)
+		return nil, fmt.Errorf("create AH to %v: %w", netdev.AddrOf(a.DGID), err)
 	}
-	ah, err := c.dev.CreateAH(pd.num, av)
+	ah, err := c.dev.CreateAH(pd.num, w.av)
 	if err != nil {
 		c.unuse(&pd.handle)
-		return nil, fmt.Errorf("create AH to %v: %w", a.DGID, err)
+		return nil, fmt.Errorf("create AH to %v: %w", netdev.AddrOf(a.DGID), err)
 	}
-	return &AH{handle: handle{ctx: c}, pd: pd, ah: ah}, nil
+	h := &AH{handle: handle{ctx: c}, pd: pd, num: ah.Num(), ah: ah, way: w}
+	c.mu.Lock()
+	c.ahs[h] = struct{}{}
+	c.mu.Unlock()
+	return h, nil
 }
 
-// Destroy ends the handle (ibv_destroy_ah). Work requests that name it and are not yet sent fail.
+// Destroy ends the handle (ibv_destroy_ah). Work requests that name it and are not yet sent fail. A
+// second call does nothing.
 func (a *AH) Destroy() error {
 	if first, err := a.bury(); err != nil || !first {
 		return err
 	}
-	a.ctx.dev.DestroyAH(a.ah)
-	a.ctx.unuse(&a.pd.handle)
+	c := a.ctx
+	c.mu.Lock()
+	delete(c.ahs, a)
+	c.dev.DestroyAH(a.ah)
+	c.mu.Unlock()
+	c.unuse(&a.pd.handle)
 	return nil
 }
 
 const defaultHopLimit = 64
 
-// resolver finds link addresses.
-type resolver interface {
-	Resolve(ctx context.Context, index int, dst netip.Addr) (wire.MAC, error)
+// way is a path to a peer and what it was found from.
+type way struct {
+	av            rxe.AV
+	attr          AHAttr
+	local, remote QPN        // of a connection, else 0
+	hop           netip.Addr // neighbour whose link address it has; not valid if it needs none
 }
 
-// addressVector looks up the way to a peer. local and remote are the QPNs of a connection.
-func (c *Context) addressVector(a *AHAttr, local, remote QPN) (rxe.AV, error) {
+// findWay looks up the way to a peer. local and remote are the QPNs of a connection.
+func (c *Context) findWay(a *AHAttr, local, remote QPN) (way, error) {
 	c.mu.Lock()
 	link := c.link
 	var src wire.GID
@@ -61,44 +76,46 @@ func (c *Context) addressVector(a *AHAttr, local, remote QPN) (rxe.AV, error) {
 		src = c.gids[a.SGIDIndex]
 	}
 	c.mu.Unlock()
+	w := way{attr: *a, local: local, remote: remote}
 	if src == (wire.GID{}) {
-		return rxe.AV{}, fmt.Errorf("GID index %d of %s: no such address: %w", a.SGIDIndex, c.name,
+		return w, fmt.Errorf("GID index %d of %s: no such address: %w", a.SGIDIndex, c.name,
 			ErrAttrValue)
 	}
 	if src.IsIPv4() != a.DGID.IsIPv4() {
-		return rxe.AV{}, fmt.Errorf("GID index %d is %v, the destination %v: one is IPv4, the other IPv6: %w",
+		return w, fmt.Errorf("GID index %d is %v, the destination %v: one is IPv4, the other IPv6: %w",
 			a.SGIDIndex, netdev.AddrOf(src), netdev.AddrOf(a.DGID), ErrAttrValue)
 	}
-	av := rxe.AV{Path: wire.Path{
+	w.av = rxe.AV{Path: wire.Path{
 		SrcMAC: link.MAC, VLAN: -1, Src: src, Dst: a.DGID, TClass: a.TrafficClass,
 		FlowLabel: a.FlowLabel & 0xfffff, HopLimit: a.HopLimit,
 	}}
-	if av.Path.HopLimit == 0 {
-		av.Path.HopLimit = defaultHopLimit
+	p := &w.av.Path
+	if p.HopLimit == 0 {
+		p.HopLimit = defaultHopLimit
 	}
 	if c.cfg.VLAN != 0 {
-		av.Path.VLAN = int16(c.cfg.VLAN)
+		p.VLAN = int16(c.cfg.VLAN)
 	}
-	flow := av.Path.FlowLabel
+	flow := p.FlowLabel
 	if flow == 0 && remote != 0 {
 		flow = wire.FlowLabel(local, remote)
 	}
-	av.Path.SrcPort = wire.SourcePort(flow)
-	if c.isLocal(a.DGID) {
-		av.Loopback, av.Path.DstMAC = true, link.MAC
-		return av, nil
+	p.SrcPort = wire.SourcePort(flow)
+	switch {
+	case c.isLocal(a.DGID):
+		w.av.Loopback, p.DstMAC = true, link.MAC
+		return w, nil
+	case a.DGID.IsMulticast():
+		p.DstMAC = wire.MulticastMAC(a.DGID)
+		return w, nil
 	}
-	dst := netdev.AddrOf(a.DGID)
-	if a.DGID.IsMulticast() {
-		av.Path.DstMAC = wire.MulticastMAC(a.DGID)
-		return av, nil
-	}
-	route, err := c.net.Route(link.Index, netdev.AddrOf(src), dst)
+	route, err := c.net.Route(link.Index, netdev.AddrOf(src), netdev.AddrOf(a.DGID))
 	if err != nil {
-		return rxe.AV{}, err
+		return w, err
 	}
-	av.Path.DstMAC, err = c.net.Resolve(context.Background(), link.Index, route.NextHop)
-	return av, err
+	w.hop = route.NextHop
+	p.DstMAC, err = c.net.Resolve(context.Background(), link.Index, w.hop)
+	return w, err
 }
 
 // isLocal reports whether g is an address of this device.
@@ -116,7 +133,7 @@ func (c *Context) isLocal(g wire.GID) bool {
 // checkPMTU refuses a path MTU whose packets the link does not carry.
 func (c *Context) checkPMTU(a *QPAttr, mask AttrMask) error {
 	c.mu.Lock()
-	mtu := c.usableMTU()
+	mtu, linkMTU := c.usableMTU(), c.link.MTU
 	c.mu.Unlock()
 	ipv6 := mask&AttrAV != 0 && !a.AH.DGID.IsIPv4()
 	best := netdev.PMTU(mtu, ipv6)
@@ -128,5 +145,5 @@ func (c *Context) checkPMTU(a *QPAttr, mask AttrMask) error {
 		need += 4
 	}
 	return fmt.Errorf("PATH_MTU %d needs a link MTU of %d, %s has %d: take PATH_MTU %d or less, or "+
-		"`ip link set %s mtu %d`: %w", a.PathMTU, need, c.name, c.link.MTU, best, c.name, need, ErrAttrValue)
+		"`ip link set %s mtu %d`: %w", a.PathMTU, need, c.name, linkMTU, best, c.name, need, ErrAttrValue)
 }

@@ -1,10 +1,13 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +57,8 @@ type Context struct {
 	nextPD    uint32
 	nextShard int
 	mapped    map[*MR]struct{} // regions whose memory Close gives back
+	qps       map[*QP]struct{}
+	ahs       map[*AH]struct{}
 }
 
 // handle is what all objects made from a Context have: who uses them, and whether they live.
@@ -106,7 +111,7 @@ func (h *handle) bury() (first bool, err error) {
 // that is no interface.
 type network interface {
 	Route(index int, src, dst netip.Addr) (netdev.Route, error)
-	resolver
+	Resolve(ctx context.Context, index int, dst netip.Addr) (wire.MAC, error)
 }
 
 // PortInfo describes the port of a device opened by OpenLinks, as an interface would.
@@ -148,6 +153,7 @@ func openLinks(links []Link, port PortInfo, cfg *Config) (*Context, error) {
 	}
 	c := newContext(conf, snap.Link, port.Addrs)
 	c.net = snap
+	c.groups = openGroups(c)
 	if err := c.start(links); err != nil {
 		return nil, err
 	}
@@ -158,6 +164,7 @@ func newContext(cfg Config, link netdev.Link, addrs []netip.Prefix) *Context {
 	c := &Context{
 		cfg: cfg, name: link.Name, link: link, addrs: addrs, gids: netdev.GIDs(addrs),
 		closed: make(chan struct{}), ended: make(chan struct{}), mapped: map[*MR]struct{}{},
+		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
 	}
 	c.events.init()
 	return c
@@ -244,7 +251,30 @@ func (c *Context) deviceGone() {
 		c.events.put(AsyncEvent{Type: EventPortErr})
 		c.events.put(AsyncEvent{Type: EventDeviceFatal})
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.link.Up, c.link.Running = false, false
-		c.mu.Unlock()
+		if !c.isClosed() {
+			c.workers.Add(1)
+			go c.failAll()
+		}
 	})
 }
+
+// failAll moves all QPs to ERR, so that what is posted completes with WCWRFlushErr.
+func (c *Context) failAll() {
+	defer c.workers.Done()
+	for _, q := range c.allQPs() {
+		q.poller.hold()
+		_ = q.qp.Modify(&rxe.QPAttr{State: StateErr}, AttrState) // from RESET there is nothing to end
+		q.poller.release()
+	}
+}
+
+func (c *Context) allQPs() []*QP {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.qps))
+}
+
+// index is the interface's.
+func (c *Context) index() int { return c.link.Index } // never changes

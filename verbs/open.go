@@ -1,12 +1,9 @@
 package verbs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/roxie-rdma/roxie/bpf"
 	"github.com/roxie-rdma/roxie/internal/netdev"
@@ -67,9 +64,7 @@ func openInterface(ifname string, conf Config) (_ *Context, err error) {
 	full := newContext(conf, link, addrs)
 	full.conn, full.monitor, full.net = conn, monitor, conn
 	c = full
-	if c.groups, err = openGroups(c); err != nil {
-		return nil, err
-	}
+	c.groups = openGroups(c)
 	if err := c.steer(); err != nil {
 		return nil, err
 	}
@@ -191,6 +186,8 @@ func (c *Context) Close() error {
 		errs = append(errs, p.link.Close())
 	}
 	c.closeKernel()
+	c.mu.Lock() // deviceGone has seen shut, or its goroutine is counted
+	c.mu.Unlock()
 	c.workers.Wait()
 	c.mu.Lock()
 	mapped := c.mapped
@@ -222,6 +219,3 @@ func (c *Context) closeKernel() {
 		_ = c.conn.Close()
 	}
 }
-
-var _ = context.Background
-var _ = unix.EPERM

@@ -73,7 +73,7 @@ type QP struct {
 	sendMu sync.Mutex // posters
 	recvMu sync.Mutex
 
-	ah AHAttr // what the QP was connected with; the shard is held
+	way way // to the peer of a connection; the shard is held
 }
 
 // CreateQP makes a QP in state RESET (ibv_create_qp). Errors: ErrForeign, ErrInvalid, rxe.ErrQPCap,
@@ -104,6 +104,9 @@ func (c *Context) CreateQP(pd *PD, a *QPInitAttr) (*QP, error) {
 	bit := uint64(1) << q.poller.index
 	a.SendCQ.shards.Or(bit)
 	a.RecvCQ.shards.Or(bit)
+	c.mu.Lock()
+	c.qps[q] = struct{}{}
+	c.mu.Unlock()
 	return q, nil
 }
 
@@ -198,19 +201,20 @@ func (q *QP) Modify(a *QPAttr, mask AttrMask) error {
 	}
 	if mask&AttrPathMTU != 0 {
 		if err := q.ctx.checkPMTU(a, mask); err != nil {
-			return fmt.Errorf("modify QP %d: %w", q.Num(), err)
+			return fmt.Errorf("modify QP %#x: %w", q.Num(), err)
 		}
 	}
+	var w way
 	if mask&AttrAV != 0 && !q.datagram {
 		dest := a.DestQPN
 		if mask&AttrDestQPN == 0 {
 			dest = q.query().DestQPN
 		}
-		av, err := q.ctx.addressVector(&a.AH, q.Num(), dest)
-		if err != nil {
-			return fmt.Errorf("modify QP %d: %w", q.Num(), err)
+		var err error
+		if w, err = q.ctx.findWay(&a.AH, q.Num(), dest); err != nil {
+			return fmt.Errorf("modify QP %#x: %w", q.Num(), err)
 		}
-		e.AV = av
+		e.AV = w.av
 	}
 	q.poller.hold()
 	defer q.poller.release()
@@ -218,10 +222,10 @@ func (q *QP) Modify(a *QPAttr, mask AttrMask) error {
 		return ErrClosed
 	}
 	if err := q.qp.Modify(&e, mask); err != nil {
-		return fmt.Errorf("modify QP %d: %w", q.Num(), err)
+		return fmt.Errorf("modify QP %#x: %w", q.Num(), err)
 	}
 	if mask&AttrAV != 0 {
-		q.ah = a.AH
+		q.way = w
 	}
 	return nil
 }
@@ -235,7 +239,7 @@ func (q *QP) query() rxe.QPAttr {
 // Query returns the current attributes and what the QP was created with (ibv_query_qp).
 func (q *QP) Query() (QPAttr, QPInitAttr) {
 	q.poller.hold()
-	e, ah := q.qp.Query(), q.ah
+	e, ah := q.qp.Query(), q.way.attr
 	q.poller.release()
 	return QPAttr{
 		State: e.State, CurState: e.CurState, EnSQDAsyncNotify: e.EnSQDAsyncNotify,
@@ -259,6 +263,9 @@ func (q *QP) Destroy() error {
 	if first, err := q.bury(); err != nil || !first {
 		return err
 	}
+	q.ctx.mu.Lock()
+	delete(q.ctx.qps, q)
+	q.ctx.mu.Unlock()
 	q.poller.hold()
 	q.ctx.dev.DestroyQP(q.qp)
 	q.poller.release()

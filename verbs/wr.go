@@ -88,7 +88,7 @@ func (q *QP) encode(wr *SendWR) error {
 			if wr.AH == nil || wr.AH.pd != q.pd {
 				return ErrForeign
 			}
-			r.AH, r.RemoteQPN, r.RemoteQKey = wr.AH.ah.Num(), wr.RemoteQPN, wr.RemoteQKey
+			r.AH, r.RemoteQPN, r.RemoteQKey = wr.AH.num, wr.RemoteQPN, wr.RemoteQKey
 		}
 	case WRSendWithInv:
 		r.Imm = uint32(wr.InvKey)
