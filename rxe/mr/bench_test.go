@@ -190,16 +190,19 @@ func BenchmarkCheckInStorm(b *testing.B) {
 	}
 }
 
+// storm registers and invalidates in batches of 64, as a shard does that has nothing else to do.
 func storm(tab *Table, g *Grace, key Key, stop *atomic.Bool) {
 	g.Enter(1)
-	for !stop.Load() {
+	for n := 1; !stop.Load(); n++ {
 		num, err := tab.Stage(Region{Key: key, Length: 8})
 		if err == nil { // else the other shard has not run for thousands of rounds
 			tab.Register(tab.Staged(key.Index(), num), 7)
 			tab.Invalidate(key, 7, 17)
 		}
-		g.Start()
-		g.Quiesce(1)
+		if n%64 == 0 {
+			g.Passed(g.Next())
+			g.Quiesce(1)
+		}
 	}
 	g.Leave(1)
 }

@@ -53,12 +53,16 @@ func NewGrace(n int) *Grace {
 // Enter brings a shard online, before it may use a view.
 func (g *Grace) Enter(shard int) { g.see(shard) }
 
-// see notes the current epoch for a shard.
+// see notes the current epoch for a shard. An epoch it has noted before needs no store: nobody waits
+// for this shard.
 func (g *Grace) see(shard int) {
 	g.pause(&g.epoch)
 	now := g.epoch.Load()
-	g.pause(&g.marks[shard].Uint64)
-	g.marks[shard].Store(now)
+	mark := &g.marks[shard].Uint64
+	g.pause(mark)
+	if mark.Load() != now {
+		mark.Store(now)
+	}
 }
 
 // Quiesce passes a quiescent point of an online shard: it holds no view from before the call. It
@@ -85,13 +89,22 @@ func (g *Grace) Start() Epoch {
 	return Epoch(g.epoch.Add(1))
 }
 
-// Passed reports whether everything unpublished before Start returned e is out of all shards'
-// hands. Once true it stays true. Any goroutine may ask, and none waits.
+// Next names the epoch that stands for what was unpublished before the call, without beginning it:
+// the first Passed or Want for it does. Unpublishings that are not asked about until the end of a
+// batch so share one epoch, and the shards' reads of it stay in their caches.
+func (g *Grace) Next() Epoch {
+	g.pause(&g.epoch)
+	return Epoch(g.epoch.Load() + 1)
+}
+
+// Passed reports whether everything unpublished before Start or Next returned e is out of all
+// shards' hands. Once true it stays true. Any goroutine may ask, and none waits.
 func (g *Grace) Passed(e Epoch) bool {
 	g.pause(&g.done)
 	if uint64(e) <= g.done.Load() {
 		return true
 	}
+	g.begin(e)
 	for i := range g.marks {
 		g.pause(&g.marks[i].Uint64)
 		if m := g.marks[i].Load(); m != 0 && m < uint64(e) {
@@ -111,20 +124,13 @@ func (g *Grace) Passed(e Epoch) bool {
 	}
 }
 
-// next returns the epoch that must pass for what was unpublished before the call, without starting
-// it: whoever asks for it uses over.
-func (g *Grace) next() uint64 {
-	g.pause(&g.epoch)
-	return g.epoch.Load() + 1
-}
-
-// over is Passed for an epoch that next returned: it starts it if nobody has.
-func (g *Grace) over(e Epoch) bool {
+// begin begins the epochs up to e that Next has named and nobody has begun.
+func (g *Grace) begin(e Epoch) {
 	for {
 		g.pause(&g.epoch)
 		now := g.epoch.Load()
 		if now >= uint64(e) {
-			return g.Passed(e)
+			return
 		}
 		g.pause(&g.epoch)
 		g.epoch.CompareAndSwap(now, uint64(e))

@@ -128,7 +128,7 @@ type graceConfig struct {
 	rounds int  // checks and copies of each reader, a quiescent point between them; 0: no table
 	online bool // shards are online at the start; else they enter first
 	polls  bool // the reclaimer asks, once, at any time; else it waits to be woken
-	lazy   bool // nobody starts the epoch until the reclaimer asks, as for recycled buffers
+	lazy   bool // as polls, but nobody begins the epoch until the reclaimer asks
 	leaves bool // readers end with Leave; else reader 0 ends with a quiescent point
 	plant  plant
 }
@@ -261,9 +261,9 @@ func (s *graceState) writer(th *thread) {
 	th.mark(2, uint64(e))
 	switch {
 	case s.plant == plantLazyNow:
-		e = Epoch(s.g.next()) - 1
+		e = s.g.Next() - 1
 	case s.lazy:
-		e = Epoch(s.g.next())
+		e = s.g.Next()
 	case s.plant != plantEpochLate:
 		e = s.g.Start()
 	}
@@ -285,11 +285,7 @@ func (s *graceState) reclaimer(th *thread) {
 		s.woken = false
 		th.mark(1)
 		switch {
-		case s.lazy:
-			if done = s.g.over(s.epoch); !done {
-				return
-			}
-		case s.polls:
+		case s.polls, s.lazy:
 			if done = s.g.Passed(s.epoch); !done {
 				return // asking later is another schedule
 			}

@@ -120,7 +120,7 @@ func (p *pool) collect(g *Grace) {
 		p.cursor++
 		switch b.state.Load() {
 		case bufRetired:
-			if !g.over(Epoch(b.need.Load())) {
+			if !g.Passed(Epoch(b.need.Load())) {
 				continue
 			}
 		case bufDropped:
@@ -178,7 +178,7 @@ func (p *pool) staged(num uint32) *buffer {
 // buffer is used again after grace.
 func (t *Table) retire(v *View) {
 	if b := v.buf; b != nil {
-		b.need.Store(t.grace.next())
+		b.need.Store(uint64(t.grace.Next()))
 		b.state.Store(bufRetired)
 	}
 }

@@ -224,7 +224,7 @@ func (t *Table) Free(index uint32) error {
 	if s == nil {
 		return ErrKey
 	}
-	if t.load(index) != vacant || s.gone != 0 && !t.grace.over(s.gone) {
+	if t.load(index) != vacant || s.gone != 0 && !t.grace.Passed(s.gone) {
 		return ErrInUse
 	}
 	s.used = false
@@ -277,7 +277,7 @@ func (t *Table) Unpublish(index uint32) (*View, Fault) {
 	}
 	v, f := t.replace(index, vacant)
 	if f == FaultNone {
-		s.variant, s.gone = v.Key().Variant(), Epoch(t.grace.next())
+		s.variant, s.gone = v.Key().Variant(), t.grace.Next()
 		delete(t.windows, index)
 	}
 	return v, f
