@@ -53,8 +53,8 @@ func NewGrace(n int) *Grace {
 // Enter brings a shard online, before it may use a view.
 func (g *Grace) Enter(shard int) { g.see(shard) }
 
-// see notes the current epoch for a shard. An epoch it has noted before needs no store: nobody waits
-// for this shard.
+// see notes the current epoch for a shard. An epoch it has noted before needs no store: nobody
+// waits for this shard.
 func (g *Grace) see(shard int) {
 	g.pause(&g.epoch)
 	now := g.epoch.Load()

@@ -145,7 +145,8 @@ func TestCheckWhole(t *testing.T) {
 		{"nothing there", MakeKey(7, 0), 7, FlushGlobal, FaultKeyIndex},
 		{"no byte", empty, 7, FlushGlobal, FaultRange},
 	} {
-		if got, f := tab.CheckWhole(c.key, c.pd, qpn, c.need); f != c.want || f == FaultNone && got != v {
+		got, f := tab.CheckWhole(c.key, c.pd, qpn, c.need)
+		if f != c.want || f == FaultNone && got != v {
 			t.Errorf("%s: got %v, want %v", c.name, f, c.want)
 		}
 	}
