@@ -10,11 +10,11 @@ import (
 // wireless joins two shards by plain calls: frames of one are received by the other at once. It
 // measures the engine alone.
 type wireless struct {
-	p    *pair
-	buf  [4352]byte
-	now  rxe.Time
-	wr   rxe.SendWR
-	cqe  [64]rxe.CQE
+	p   *pair
+	buf [4352]byte
+	now rxe.Time
+	wr  rxe.SendWR
+	cqe [64]rxe.CQE
 }
 
 func newWireless(t testing.TB, pmtu uint32) *wireless {

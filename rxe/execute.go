@@ -134,7 +134,7 @@ func (q *QP) completeRecv(p *wire.Packet) verdict {
 			v.reason, v.status = ReasonInvalidate, WCRemInvReqErr
 			return v
 		}
-		epoch = q.dev.grace.Start()
+		epoch = q.dev.grace.Next()
 		c.Flags |= WCWithInv
 		c.Imm = uint32(key)
 	}

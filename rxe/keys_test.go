@@ -574,3 +574,132 @@ func TestF14(t *testing.T) {
 		}
 	})
 }
+
+// TestF15: BIND_MW against LOCAL_INV of the region it binds to, on two shards: exactly one wins,
+// whichever runs first.
+func TestF15(t *testing.T) {
+	won := map[string]int{}
+	for i := uint64(0); i < 60; i++ {
+		p := newPair(t, pairConfig{sim: sim.Config{Seed: i, Spread: 3000}, node: sim.NodeConfig{Shards: 2}})
+		x := &attack{pair: p, m: newFast(t, p.b, 4), listA: pages(4, 0xaa)}
+		x.m.mapSG(x.listA)
+		x.m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+		x.done(1)
+		q2, cq2 := x.qp(x.b, 1)
+		peer, _ := x.qp(x.a, 1)
+		x.ok(sim.Connect(x.b.n, q2, x.a.n, peer, sim.ConnAttr{}))
+		w := x.window(mr.KindWindow2)
+		num, err := x.m.tab.StageBind(w.key.Index())
+		x.ok(err)
+		bind := rxe.SendWR{ID: 1, Opcode: rxe.WRBindMW, Flags: rxe.SendSignaled, MWKey: w.key, RKey: w.key.Inc(),
+			Parent: x.m.key, RemoteAddr: fastVA, Length: 4096, Access: rw, List: num}
+		post := []func(){func() { x.m.post(q2, bind) }, func() { x.m.inv(2, x.m.key, rxe.SendSignaled) }}
+		post[i%2]()
+		x.f.Run(x.f.Now() + rxe.Time(i%3)*700)
+		post[1-i%2]()
+		var c [1]rxe.CQE
+		x.f.RunUntil(x.f.Now()+1_000_000_000, func() bool { return cq2.Poll(c[:]) == 1 })
+		inv := x.wait(x.b, 1)[0]
+		bound, gone := c[0].Status == rxe.WCSuccess, inv.Status == rxe.WCSuccess
+		if bound == gone {
+			t.Fatalf("seed=%d: bind %v, invalidate %v", i, c[0].Status, inv.Status)
+		}
+		if st := x.m.tab.Lookup(x.m.key.Index()).State; (st == mr.StateValid) != bound {
+			t.Fatalf("seed=%d: region is %v", i, st)
+		}
+		won[map[bool]string{true: "bind", false: "invalidate"}[bound]]++
+	}
+	if won["bind"] == 0 || won["invalidate"] == 0 {
+		t.Fatalf("one side always wins: %v", won)
+	}
+}
+
+// TestF16: LOCAL_INV of view 1 against REG_MR of view 2 on two shards: no lost update. REG_MR finds
+// the region still valid and fails, or free and succeeds; LOCAL_INV never takes view 2.
+func TestF16(t *testing.T) {
+	seen := map[rxe.WCStatus]int{}
+	for i := uint64(0); i < 60; i++ {
+		p := newPair(t, pairConfig{sim: sim.Config{Seed: i, Spread: 3000}, node: sim.NodeConfig{Shards: 2}})
+		x := &attack{pair: p, m: newFast(t, p.b, 4), listA: pages(4, 0xaa), listB: pages(4, 0xbb)}
+		x.m.mapSG(x.listA)
+		x.m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+		x.done(1)
+		q2, cq2 := x.qp(x.b, 1)
+		peer, _ := x.qp(x.a, 1)
+		x.ok(sim.Connect(x.b.n, q2, x.a.n, peer, sim.ConnAttr{}))
+		old := x.m.key
+		x.m.key = old.Inc()
+		x.m.mapSG(x.listB)
+		post := []func(){
+			func() { x.m.inv(2, old, rxe.SendSignaled) },
+			func() { x.m.regOn(q2, 3, fastVA, 16384, sim.AllAccess, rxe.SendSignaled) },
+		}
+		post[i%2]()
+		x.f.Run(x.f.Now() + rxe.Time(i%3)*700)
+		post[1-i%2]()
+		wantStatus(t, x.wait(x.b, 1)[0], rxe.WCSuccess)
+		var c [1]rxe.CQE
+		x.f.RunUntil(x.f.Now()+1_000_000_000, func() bool { return cq2.Poll(c[:]) == 1 })
+		seen[c[0].Status]++
+		got := x.m.tab.Lookup(old.Index())
+		switch c[0].Status {
+		case rxe.WCSuccess:
+			if got.State != mr.StateValid || got.Key != x.m.key {
+				t.Fatalf("seed=%d: registered, but %+v", i, got)
+			}
+		case rxe.WCLocQPOpErr:
+			if got.State != mr.StateFree {
+				t.Fatalf("seed=%d: refused, but %+v", i, got)
+			}
+		default:
+			t.Fatalf("seed=%d: %v", i, c[0].Status)
+		}
+	}
+	if seen[rxe.WCSuccess] == 0 || seen[rxe.WCLocQPOpErr] == 0 {
+		t.Fatalf("one order only: %v", seen)
+	}
+}
+
+// TestSituations is the table a to h with the send queue stalled at every work request of one
+// invalidation cycle: what a packet may do with which key follows from what has executed alone.
+func TestSituations(t *testing.T) {
+	// The cycle: [0] SEND, [1] LOCAL_INV(old), [2] SEND, [3] REG_MR(new), [4] SEND. Each SEND waits
+	// for a receive at the peer, so that posting one more receive moves the stall along.
+	for stall := 0; stall <= 3; stall++ {
+		for _, op := range []rxe.WROpcode{rxe.WRRDMAWrite, rxe.WRRDMARead} {
+			x := newAttack(t)
+			x.m.mapSG(x.listA)
+			x.m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+			x.done(1)
+			old := x.m.key
+			send := rxe.SendWR{ID: 50, Opcode: rxe.WRSend, SGEs: []rxe.SGE{x.b.mem.SGE(0, 8)}}
+			x.m.post(x.b.q, send)
+			x.m.inv(51, old, 0)
+			x.m.key = old.Inc() // (a) the CPU side is already at the next use
+			x.m.mapSG(x.listB)
+			x.m.post(x.b.q, send)
+			x.m.reg(52, fastVA+1<<20, 16384, sim.AllAccess, 0)
+			x.m.post(x.b.q, send)
+			for i := 0; i < stall; i++ {
+				x.a.recv(t, 60, x.a.mem.SGE(1000, 64))
+			}
+			x.f.Run(x.f.Now() + 5_000_000)
+			status := func(legal bool) rxe.WCStatus {
+				if legal {
+					return rxe.WCSuccess
+				}
+				return rxe.WCRemAccessErr
+			}
+			// REG_MR has executed once LOCAL_INV has: only the SEND's completion is held back.
+			x.wantProbe(op, old, fastVA, 8192, status(stall == 0)) // (b) (d)
+			x.wantProbe(op, x.m.key, fastVA+1<<20, 8192, status(stall >= 1))
+			x.wantProbe(op, x.m.key, fastVA, 8192, rxe.WCRemAccessErr) // (c) and the new geometry
+			if n := count(x.listB, 0xbb); stall == 0 && n != len(x.listB) {
+				t.Fatal("the next list was written early")
+			}
+			if x.b.q.State() != rxe.StateRTS {
+				t.Fatalf("stall %d: QP is in %v", stall, x.b.q.State())
+			}
+		}
+	}
+}

@@ -37,7 +37,7 @@ func (q *QP) runLocal(e *sendEntry) bool {
 	}
 	e.state = entryDone
 	if grace {
-		e.epoch = q.dev.grace.Start()
+		e.epoch = q.dev.grace.Next()
 		e.state = entryGrace
 	}
 	if r.ack == r.cur {
