@@ -25,7 +25,7 @@ var errLost = errors.New("no message came for a second: one was lost, and nothin
 // over says when the active end of a latency test has done enough.
 func (r *run) over(n uint64) bool {
 	if r.cfg.Duration > 0 {
-		return n >= warmUp && r.now() >= r.cfg.Duration
+		return n > warmUp && time.Since(r.measured) >= r.cfg.Duration
 	}
 	return n >= r.expected()
 }
@@ -45,10 +45,9 @@ func (r *run) latency() (time.Duration, error) {
 	c.target = idCountMask
 	r.cqMod = signalEvery
 	r.start = time.Now()
-	measured := r.start
 	for n := uint64(0); !r.over(n); n++ {
 		if n == warmUp {
-			measured = time.Now()
+			r.measured = time.Now()
 		}
 		from := r.now()
 		var err error
@@ -75,7 +74,7 @@ func (r *run) latency() (time.Duration, error) {
 			r.moved.Add(uint64(r.size))
 		}
 	}
-	return time.Since(measured), nil
+	return time.Since(r.measured), nil
 }
 
 // echo is the passive end of a latency test: WRITE and SEND are answered in kind.

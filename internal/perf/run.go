@@ -64,9 +64,10 @@ type run struct {
 
 	waitsSince time.Duration // latency over UC and UD: when the wait for a message began
 
-	lat   *latencies
-	rates rates
-	moved atomic.Uint64 // bytes so far, for the progress line
+	lat      *latencies
+	measured time.Time // when the warm-up of a latency test was over
+	rates    rates
+	moved    atomic.Uint64 // bytes so far, for the progress line
 }
 
 func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
