@@ -25,9 +25,10 @@ const (
 // How the thread and the goroutines in Poll share a shard in caller mode.
 const (
 	callerGrace = 50 * time.Microsecond // nobody polled for that long: the thread takes over
-	watchFine   = 32                    // looks at a polling goroutine, callerGrace apart,
+	callerGone  = 2 * time.Millisecond  // nobody polled for that long: the next one is new
+	watchFine   = 32                    // looks at a new one, callerGrace apart,
 	watchCoarse = time.Millisecond      // and then in steps of this
-	watchQuiet  = 16                    // vain looks: nothing moves, sleep for frames
+	watchQuiet  = 4                     // vain ones of these: nothing moves, sleep for frames
 )
 
 // yieldEvery is how many vain turns go by between two offers of the CPU to other threads.
@@ -63,8 +64,10 @@ type poller struct {
 	asleep atomic.Bool   // the thread sleeps, or is about to: wake it
 	seen   atomic.Int64  // when a goroutine in Poll was last here
 	moved  atomic.Uint32 // changes when such a goroutine moves frames
+	came   atomic.Bool   // one has come after a while without
 	stop   atomic.Bool
-	tick   *time.Timer   // the thread's
+	tick   *time.Timer   // this and fine are the thread's
+	fine   int           // close looks left
 	poke   chan struct{} // ends a coarse look
 	done   chan struct{} // closed by the thread when it ends
 }
@@ -215,7 +218,9 @@ func (p *poller) turn(now rxe.Time) bool {
 // call, the thread sends them.
 func (p *poller) drive() {
 	now := clock()
-	p.seen.Store(int64(now))
+	if int64(now)-p.seen.Swap(int64(now)) > int64(callerGone) {
+		p.came.Store(true)
+	}
 	if p.wanted.Load() != 0 || !p.mu.TryLock() {
 		return
 	}
@@ -272,13 +277,17 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		}
 		p.mu.Lock()
 		p.shard.Enter()
-		now := clock()
+		now, left := clock(), p.owed
 		if p.turn(now) {
 			idleSince, idle = now, 0
 		}
+		if left {
+			p.fine = watchFine // this one does go away: look closely next time
+		}
 		again := p.shard.Leave()
 		wake := p.finish()
-		if again || !p.again && p.shard.Pending() || spin < 0 || now-idleSince < rxe.Time(spin) {
+		look := now-idleSince < rxe.Time(spin) && !(p.caller && p.callerAway() < callerGone)
+		if again || !p.again && p.shard.Pending() || spin < 0 || look {
 			p.mu.Unlock()
 			p.ctx.wakeShards(wake)
 			if idle > 0 {
@@ -337,28 +346,17 @@ func (p *poller) sleep(now rxe.Time) {
 // watch keeps the thread out of the way of a goroutine that polls: it looks now and then whether
 // that still comes. It reports false when the thread is to move the shard.
 //
-// A look costs the other threads of a busy machine some 20 µs. So it looks often at first, and once
-// a millisecond at a goroutine that has been polling steadily for long.
+// A look costs the other threads of a busy machine some 20 µs. So it looks often at a goroutine that
+// has just begun, and once a millisecond at one that has been polling for long.
 func (p *poller) watch() bool {
-	since := func() time.Duration { return time.Duration(clock()) - time.Duration(p.seen.Load()) }
-	if since() >= callerGrace {
+	if p.callerAway() >= callerGrace {
 		return false
 	}
-	runtime.LockOSThread()
-	restore := preciseThread()
-	quiet, moved := 0, p.moved.Load()
-	look := 0
-	for ; look < watchFine && quiet < watchQuiet && since() < callerGrace && !p.stop.Load(); look++ {
-		if m := p.moved.Load(); m != moved {
-			quiet, moved = 0, m
-		} else {
-			quiet++
-		}
-		sleepThread(callerGrace)
+	if p.came.Swap(false) {
+		p.fine = watchFine
 	}
-	restore()
-	runtime.UnlockOSThread()
-	for since() < callerGrace && !p.stop.Load() {
+	p.lookClosely()
+	for quiet, moved := 0, p.moved.Load(); p.callerAway() < callerGrace && !p.stop.Load(); {
 		if m := p.moved.Load(); m != moved {
 			quiet, moved = 0, m
 		} else if quiet++; quiet >= watchQuiet && p.nap() {
@@ -372,6 +370,28 @@ func (p *poller) watch() bool {
 		}
 	}
 	return p.stop.Load()
+}
+
+// callerAway is how long ago a goroutine in Poll was last here.
+func (p *poller) callerAway() time.Duration {
+	return time.Duration(clock()) - time.Duration(p.seen.Load())
+}
+
+// lookClosely is the part of watch that sleeps for less than the runtime's timers can.
+func (p *poller) lookClosely() {
+	if p.fine == 0 {
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer preciseThread()()
+	for ; p.fine > 0 && p.callerAway() < callerGrace && !p.stop.Load(); p.fine-- {
+		slept := clock()
+		sleepThread(callerGrace)
+		if time.Duration(clock()-slept) > 4*callerGrace {
+			p.fine = 1 // the machine is too busy for that
+		}
+	}
 }
 
 // nap sleeps like an idle thread although a goroutine polls, because nothing moves. It reports false

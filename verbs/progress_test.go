@@ -1,0 +1,245 @@
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestServerThatNeverPolls: WRITE, READ and atomics are served although the application on the other
+// side does nothing at all.
+func TestServerThatNeverPolls(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		a, b := newPair(t, w, cfg, endConfig{size: 1 << 17}, ConnOptions{})
+		for _, n := range []int{1, 5000, 100001} {
+			testWrite(t, a, b, n)
+			testRead(t, a, b, n)
+		}
+		testAtomics(t, a, b)
+		if n := b.cq.Len(); n != 0 {
+			t.Errorf("%d completions on the passive side", n)
+		}
+	})
+}
+
+// TestSleepAfterCompletion: a client that polls for its answer and then sleeps does not keep the
+// acknowledgement it owes.
+func TestSleepAfterCompletion(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		a, b := newPair(t, w, cfg, endConfig{}, ConnOptions{}) // 67 ms
+		var took []time.Duration
+		for range 5 {
+			a.recv(1, a.mr.SGE(0, 64))
+			b.send(SendWR{Opcode: WRSend, SGList: []SGE{b.mr.SGE(0, 64)}})
+			start := time.Now()
+			poll1(t, a.cq) // and go away, an acknowledgement owed
+			b.done(WCSuccess)
+			took = append(took, time.Since(start))
+		}
+		time.Sleep(time.Second)
+		if s := b.qp.Stats(); s.Retransmits != 0 || s.Timeouts != 0 {
+			t.Errorf("%d retransmissions, %d timeouts", s.Retransmits, s.Timeouts)
+		}
+		t.Logf("completions of the peer: %v", took)
+	})
+}
+
+// poll1 takes one completion by nothing but Poll.
+func poll1(t testing.TB, q *CQ) WC {
+	t.Helper()
+	var wc [1]WC
+	for start := time.Now(); time.Since(start) < testPatience; {
+		if n, err := q.Poll(wc[:]); err != nil || n == 1 {
+			if err != nil || wc[0].Status != WCSuccess {
+				t.Fatalf("poll: %v, %+v", err, wc[0])
+			}
+			return wc[0]
+		}
+	}
+	t.Fatal("no completion")
+	return WC{}
+}
+
+// TestPostAndGo: what was posted goes out, is repeated and completes although nobody polls.
+func TestPostAndGo(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		a, b := newPair(t, w, cfg, endConfig{size: 1 << 20}, ConnOptions{})
+		time.Sleep(5 * time.Millisecond) // threads asleep
+		a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 1<<20)}, RemoteAddr: b.mr.Addr(),
+			RKey: b.mr.RKey()})
+		for start := time.Now(); a.cq.Len() == 0; {
+			if time.Since(start) > testPatience {
+				t.Fatal("no completion")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		a.done(WCSuccess)
+	})
+}
+
+// TestLoadFlag: who sees the last byte of a WRITE sees all of it, 10^6 times for sizes of 1 to 4096
+// bytes. It stops early on a slow machine.
+func TestLoadFlag(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		count, limit := 500_000, 4*time.Second
+		if raceEnabled {
+			if w.name == "veth" {
+				t.Skip("the race detector cannot see through a veth")
+			}
+			count = 10_000
+		} else if w.name == "veth" && cfg.Progress == ProgressCaller {
+			limit = 12 * time.Second
+		} else {
+			count = 250_000
+		}
+		loadFlag(t, w, cfg, count, limit)
+	})
+}
+
+const (
+	flagSlots    = 16
+	flagSlotSize = 4096 + 64
+)
+
+func loadFlag(t *testing.T, w wireKind, cfg Config, count int, limit time.Duration) {
+	a, b := newPair(t, w, cfg, endConfig{size: flagSlots * flagSlotSize}, ConnOptions{})
+	size := func(i int) int { return i%4096 + 1 }
+	at := func(i int) int { return i%flagSlots*flagSlotSize + i%13 } // odd alignments
+	value := func(i int) byte { return byte(i%255) + 1 }
+	var seen, stop atomic.Int64
+	stop.Store(int64(count))
+	var wg sync.WaitGroup
+	wg.Go(func() { // the writer: never more than a slot ahead
+		var wc [16]WC
+		sge := make([]SGE, 1)
+		for i := 0; int64(i) < stop.Load(); {
+			if int64(i)-seen.Load() < flagSlots && a.qp.State() == StateRTS {
+				off := i % flagSlots * flagSlotSize
+				src := a.mr.Bytes()[off : off+size(i)]
+				for j := range src {
+					src[j] = value(i)
+				}
+				sge[0] = a.mr.SGE(off, size(i))
+				err := a.qp.PostSend(&SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGList: sge,
+					RemoteAddr: b.mr.Addr() + uint64(at(i)), RKey: b.mr.RKey()})
+				if err == nil {
+					i++
+				} else if err != ErrQueueFull {
+					t.Error(err)
+					return
+				}
+			}
+			n, _ := a.cq.Poll(wc[:])
+			for _, c := range wc[:n] {
+				if c.Status != WCSuccess {
+					t.Errorf("completion %+v", c)
+					stop.Store(0)
+				}
+			}
+			if n == 0 {
+				runtime.Gosched()
+			}
+		}
+	})
+	pattern := make([][]byte, 256)
+	for v := range pattern {
+		pattern[v] = bytes.Repeat([]byte{byte(v)}, 4096)
+	}
+	var wc [4]WC
+	start, i := time.Now(), 0
+	for ; int64(i) < stop.Load(); i++ {
+		msg := b.mr.Bytes()[at(i) : at(i)+size(i)]
+		for LoadFlag(&msg[len(msg)-1]) != value(i) {
+			if _, err := b.cq.Poll(wc[:]); err != nil {
+				t.Fatal(err)
+			}
+			runtime.Gosched()
+			if stop.Load() == 0 {
+				break
+			}
+		}
+		if stop.Load() != 0 && !bytes.Equal(msg, pattern[value(i)][:len(msg)]) {
+			t.Fatalf("WRITE %d of %d bytes: last byte seen before the others: % x", i, len(msg), msg)
+		}
+		clear(msg)
+		seen.Store(int64(i + 1))
+		if i%1024 == 0 && time.Since(start) > limit {
+			stop.Store(int64(i + 1))
+		}
+	}
+	stop.Store(0)
+	wg.Wait()
+	t.Logf("%d WRITEs in %v, %d retransmissions", i, time.Since(start).Round(time.Millisecond),
+		a.qp.Stats().Retransmits)
+}
+
+// TestIdleCostsNothing: 64 connections without traffic take less than 1 % of a core.
+func TestIdleCostsNothing(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		ca, cb := w.open(t, cfg, cfg)
+		var last *end
+		for range 64 {
+			a, b := newEnd(t, ca, endConfig{size: 4096}), newEnd(t, cb, endConfig{size: 4096})
+			connect(t, a, b, ConnOptions{Timeout: 10}) // 4 ms
+			testWrite(t, a, b, 100)
+			last = a
+		}
+		poll := make([]WC, 1)
+		_, _ = last.cq.Poll(poll)
+		time.Sleep(100 * time.Millisecond) // timers that were armed run out
+		runtime.GC()
+		const window = 500 * time.Millisecond
+		used := window
+		for range 3 { // the runtime may have something to do in one of them
+			before := cpuTime(t)
+			time.Sleep(window)
+			used = min(used, cpuTime(t)-before)
+		}
+		t.Logf("CPU used in %v: %v", window, used)
+		if used > window/100 {
+			t.Errorf("idle for %v used %v of CPU, want 1 %% at most", window, used)
+		}
+	})
+}
+
+func cpuTime(t testing.TB) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestWaitSleepsAndWakes: Wait in both modes returns for a message that comes much later, ends with
+// its context, and with the device.
+func TestWaitSleepsAndWakes(t *testing.T) {
+	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
+		a, b := newPair(t, w, cfg, endConfig{}, ConnOptions{})
+		b.recv(1, b.mr.SGE(0, 64))
+		time.AfterFunc(30*time.Millisecond, func() {
+			_ = a.qp.PostSend(&SendWR{Opcode: WRSend, SGList: []SGE{a.mr.SGE(0, 8)}})
+		})
+		b.done(WCSuccess)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if err := b.cq.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait on an idle queue: %v", err)
+		}
+		errs := make(chan error)
+		go func() { errs <- b.cq.Wait(context.Background()) }()
+		time.Sleep(5 * time.Millisecond)
+		if err := b.c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-errs; err != ErrClosed {
+			t.Errorf("Wait on a closed device: %v", err)
+		}
+	})
+}
