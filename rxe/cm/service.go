@@ -36,6 +36,9 @@ func (p PortSpace) String() string {
 // UDQKey is the Q_Key of QPs in PortSpaceUDP unless they agree on another one.
 const UDQKey = 0x01234567
 
+// GSIQKey is the Q_Key of QP1, which carries the MADs.
+const GSIQKey = 0x80010000
+
 // A ServiceID names what a REQ or SIDR_REQ wants to reach. RDMA-CM puts the port space in bits
 // 31:16 and the port in bits 15:0.
 type ServiceID uint64

@@ -1,0 +1,255 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// Params are one end's wishes for a connection. The zero value of each takes the default named.
+type Params struct {
+	Private []byte // for the peer: Dial up to 56 bytes, Accept up to 196
+	// ResponderResources is how many READs and atomics of the peer are served at once (0: 16,
+	// negative: none), InitiatorDepth how many of our own may be outstanding (likewise). The
+	// exchange lowers them to what both ends can do.
+	ResponderResources int
+	InitiatorDepth     int
+	RetryCount         uint8        // 0: 7
+	RNRRetry           uint8        // 0: 7, for ever
+	MinRNRTimer        uint8        // 0: 12 (0.64 ms)
+	Access             verbs.Access // what the peer may do; 0: remote write, read and atomics
+	Local              netip.Addr   // Dial: own address; zero: one of the peer's family
+	PathMTU            int          // Dial: bytes; 0: the port's largest
+	TrafficClass       uint8        // Dial
+	PortSpace          rcm.PortSpace
+}
+
+func (p *Params) fill() Params {
+	var out Params
+	if p != nil {
+		out = *p
+	}
+	depth := func(v int) int {
+		switch {
+		case v == 0:
+			return 16
+		case v < 0:
+			return 0
+		}
+		return min(v, 128)
+	}
+	out.ResponderResources, out.InitiatorDepth = depth(out.ResponderResources), depth(out.InitiatorDepth)
+	if out.RetryCount == 0 {
+		out.RetryCount = 7
+	}
+	if out.RNRRetry == 0 {
+		out.RNRRetry = 7
+	}
+	if out.MinRNRTimer == 0 {
+		out.MinRNRTimer = 12
+	}
+	if out.Access == 0 {
+		out.Access = verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic
+	}
+	if out.PortSpace == 0 {
+		out.PortSpace = rcm.PortSpaceTCP
+	}
+	return out
+}
+
+func (p *Params) half(qp *verbs.QP, psn verbs.PSN, srq bool) rcm.Param {
+	return rcm.Param{
+		QPN: qp.Num(), PSN: psn, SRQ: srq, RetryCount: p.RetryCount, RNRRetry: p.RNRRetry,
+		ResponderResources: uint8(p.ResponderResources), InitiatorDepth: uint8(p.InitiatorDepth),
+	}
+}
+
+// Conn is a connection of a QP.
+type Conn struct {
+	m       *Manager
+	id      rcm.ID
+	qp      *verbs.QP
+	params  Params
+	local   netip.Addr
+	remote  netip.AddrPort
+	private []byte
+	events  chan rcm.Event
+	done    chan struct{}
+	once    sync.Once
+	err     error
+	unsure  bool // accepted, RTU not seen; under m.mu
+}
+
+const connEvents = 16 // more than a connection ever has
+
+func (m *Manager) newConn(id rcm.ID, qp *verbs.QP, p Params) *Conn {
+	return &Conn{m: m, id: id, qp: qp, params: p, events: make(chan rcm.Event, connEvents),
+		done: make(chan struct{})}
+}
+
+// QP is the connection's queue pair.
+func (c *Conn) QP() *verbs.QP { return c.qp }
+
+// Private is what the peer sent with its request or answer, zero-filled to the field's length.
+func (c *Conn) Private() []byte { return c.private }
+
+// RemoteAddr is the peer's address and, on the accepting side, the port it connected from.
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// LocalAddr is the own address.
+func (c *Conn) LocalAddr() netip.Addr { return c.local }
+
+// Done is closed when the connection has ended, from either side; the QP is in ERR then.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err says why the connection has ended, nil while it lives.
+func (c *Conn) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// Disconnect ends the connection with a DREQ and waits for the peer's answer or for ctx. The QP goes
+// to ERR. Ending an ended connection does nothing.
+func (c *Conn) Disconnect(ctx context.Context) error {
+	c.m.mu.Lock()
+	err := c.m.machine.Disconnect(c.m.now(), c.id, nil)
+	c.m.pump()
+	c.m.mu.Unlock()
+	c.m.kick()
+	if err != nil && !errors.Is(err, rcm.ErrUnknownID) && !errors.Is(err, rcm.ErrInvalidState) {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	defer c.end(ErrEnded)
+	if err != nil {
+		return nil
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// end marks the end of the connection and flushes its QP. Only the first call counts.
+func (c *Conn) end(why error) {
+	c.once.Do(func() {
+		c.err = why
+		if c.qp != nil && c.qp.State() != verbs.StateReset && c.qp.State() != verbs.StateErr {
+			_ = c.qp.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // destroyed: fine
+		}
+		close(c.done)
+	})
+}
+
+// deliver passes an event to whoever waits in Dial or Accept.
+func (c *Conn) deliver(ev rcm.Event) {
+	select {
+	case c.events <- ev:
+	default:
+	}
+}
+
+// sure ends the search for a first packet. m.mu is held.
+func (c *Conn) sure(m *Manager) {
+	if c.unsure {
+		c.unsure = false
+		m.unsure--
+	}
+}
+
+// probe sends a WRITE of no bytes, which the peer's QP acknowledges or, if it is gone, does not:
+// then the QP ends in an error, and with it the connection.
+func (c *Conn) probe() {
+	_ = c.qp.PostSend(&verbs.SendWR{WRID: KeepaliveWRID, Opcode: verbs.WRRDMAWrite})
+}
+
+// KeepaliveWRID is the work request id of keepalives. They complete only when they fail.
+const KeepaliveWRID = 1<<64 - 1
+
+// await returns the next event of one of the kinds, or why the connection will not come about.
+func (c *Conn) await(ctx context.Context, kinds ...rcm.EventKind) (rcm.Event, error) {
+	for {
+		select {
+		case ev := <-c.events:
+			for _, k := range kinds {
+				if ev.Kind == k {
+					return ev, nil
+				}
+			}
+		case <-c.done:
+			return rcm.Event{}, c.err
+		case <-ctx.Done():
+			return rcm.Event{}, ctx.Err()
+		}
+	}
+}
+
+// abandon gives the connection up in any state. The peer is told as the state demands.
+func (c *Conn) abandon(why error) {
+	c.m.mu.Lock()
+	c.m.machine.Destroy(c.m.now(), c.id)
+	delete(c.m.conns, c.id)
+	c.sure(c.m)
+	c.m.pump()
+	c.m.mu.Unlock()
+	c.m.kick()
+	c.end(why)
+}
+
+// Prepare brings a QP from RESET to INIT, where receives can be posted. Dial and Accept do it for a
+// QP that is still in RESET.
+func Prepare(qp *verbs.QP, access verbs.Access) error {
+	if qp.State() != verbs.StateReset {
+		return nil
+	}
+	a := verbs.QPAttr{State: verbs.StateInit, Port: 1, AccessFlags: access}
+	return qp.Modify(&a, verbs.AttrState|verbs.AttrPKeyIndex|verbs.AttrPort|verbs.AttrAccessFlags)
+}
+
+// connect takes the QP to RTS with what the exchange has settled.
+func (c *Conn) connect(p rcm.QPParam, rq verbs.PSN) error {
+	i, err := c.m.gidIndex(p.Addr.Local)
+	if err != nil {
+		return err
+	}
+	a := verbs.QPAttr{
+		State: verbs.StateRTR, PathMTU: 128 << p.MTU, DestQPN: p.DestQPN, RQPSN: rq, SQPSN: p.SQPSN,
+		AH: verbs.AHAttr{DGID: p.Addr.Remote, SGIDIndex: i, TrafficClass: p.TClass,
+			FlowLabel: p.FlowLabel, HopLimit: p.HopLimit},
+		MaxDestRdAtomic: min(p.MaxDestRdAtomic, 128), MaxQPRdAtomic: min(p.MaxRdAtomic, 128),
+		MinRNRTimer: c.params.MinRNRTimer, Timeout: p.Timeout, RetryCnt: p.RetryCount,
+		RNRRetry: p.RNRRetry, AccessFlags: c.params.Access,
+	}
+	rtr := verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN |
+		verbs.AttrAccessFlags
+	rts := verbs.AttrState | verbs.AttrSQPSN
+	if c.qp.Type() == verbs.RC {
+		rtr |= verbs.AttrMaxDestRdAtomic | verbs.AttrMinRNRTimer
+		rts |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxQPRdAtomic
+	}
+	if err := c.qp.Modify(&a, rtr); err != nil {
+		return err
+	}
+	a.State = verbs.StateRTS
+	return c.qp.Modify(&a, rts)
+}
+
+func addrOf(g wire.GID) netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// mtuCode is the code of a path MTU: 1 for 256 bytes to 5 for 4096.
+func mtuCode(bytes int) (code uint8) {
+	for code = 1; code < 5 && 256<<code <= bytes; code++ {
+	}
+	return code
+}

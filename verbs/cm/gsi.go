@@ -1,0 +1,146 @@
+package cm
+
+import (
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// This file moves MADs between the state machine and QP1.
+
+const (
+	maxRoutes  = 1024 // address handles kept
+	maxWaiting = 16   // MADs that wait for one route
+)
+
+// peer is the way to one address: an address handle, or MADs that wait until it is known.
+type peer struct {
+	ah      *verbs.AH
+	waiting []rcm.MAD
+	failed  bool
+}
+
+// completion takes one completion of QP1: a MAD that came in, or a send slot that is free again.
+func (m *Manager) completion(wc *verbs.WC) {
+	if wc.Opcode != verbs.WCRecv {
+		m.free = append(m.free, wc.WRID-madSlots)
+		return
+	}
+	if wc.Status != verbs.WCSuccess {
+		return
+	}
+	b := m.mem.Bytes()[wc.WRID*madBuffer:][:madBuffer]
+	if at, ok := source(b, wc.SrcQP); ok && int(wc.ByteLen) == madBuffer && !m.closed {
+		m.machine.Receive(m.now(), at, b[verbs.GRHBytes:])
+	}
+	_ = m.postRecv(wc.WRID) // fails when the device is closed
+}
+
+// source reads the addresses of a MAD from the GRH area before it.
+func source(grh []byte, qpn verbs.QPN) (at rcm.Addr, ok bool) {
+	at.QPN = qpn
+	switch {
+	case grh[20]>>4 == 4 && grh[0]>>4 != 6:
+		at.Remote = wire.GIDFromIPv4([4]byte(grh[32:36]))
+		at.Local = wire.GIDFromIPv4([4]byte(grh[36:40]))
+	case grh[0]>>4 == 6:
+		at.Remote, at.Local = wire.GID(grh[8:24]), wire.GID(grh[24:40])
+	default:
+		return at, false
+	}
+	return at, !at.Remote.IsMulticast()
+}
+
+// transmit sends what the machine has, as long as there are slots.
+func (m *Manager) transmit() {
+	var out rcm.Out
+	for len(m.free) > 0 && m.machine.Next(&out) {
+		r := route{out.Addr.Local, out.Addr.Remote}
+		p := m.routes[r]
+		switch {
+		case p == nil:
+			m.resolve(r, &out.MAD)
+		case p.ah == nil:
+			if len(p.waiting) < maxWaiting {
+				p.waiting = append(p.waiting, out.MAD)
+			}
+		default:
+			m.send(p.ah, &out.MAD)
+		}
+	}
+}
+
+func (m *Manager) send(ah *verbs.AH, mad *rcm.MAD) {
+	if len(m.free) == 0 {
+		return // lost, as on a wire; it is sent again
+	}
+	slot := m.free[len(m.free)-1]
+	m.free = m.free[:len(m.free)-1]
+	off := int(slot+madSlots) * madBuffer
+	copy(m.mem.Bytes()[off:], mad[:])
+	err := m.qp.PostSend(&verbs.SendWR{
+		WRID: slot + madSlots, Opcode: verbs.WRSend, SGList: []verbs.SGE{m.mem.SGE(off, rcm.MADSize)},
+		AH: ah, RemoteQPN: 1, RemoteQKey: rcm.GSIQKey,
+	})
+	if err != nil {
+		m.free = append(m.free, slot)
+	}
+}
+
+// resolve finds the way to a peer. It may take its time, so nobody waits for it with the lock held;
+// an address that cannot be found is forgotten, and asked for again with the next retransmission.
+func (m *Manager) resolve(r route, mad *rcm.MAD) {
+	m.evict()
+	if len(m.routes) >= maxRoutes {
+		return
+	}
+	p := &peer{waiting: []rcm.MAD{*mad}}
+	m.routes[r] = p
+	go func() {
+		ah, err := m.createAH(r)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if err != nil {
+			p.failed = true
+			delete(m.routes, r)
+			return
+		}
+		p.ah = ah
+		for i := range p.waiting {
+			m.send(ah, &p.waiting[i])
+		}
+		p.waiting = nil
+	}()
+}
+
+func (m *Manager) createAH(r route) (*verbs.AH, error) {
+	i, err := m.gidIndex(r.local)
+	if err != nil {
+		return nil, err
+	}
+	return m.pd.CreateAH(&verbs.AHAttr{DGID: r.remote, SGIDIndex: i})
+}
+
+// evict makes room for a route: one that is known and that nothing waits for.
+func (m *Manager) evict() {
+	if len(m.routes) < maxRoutes {
+		return
+	}
+	for r, p := range m.routes {
+		if p.ah != nil {
+			_ = p.ah.Destroy()
+			delete(m.routes, r)
+			return
+		}
+	}
+}
+
+// gidIndex finds an own address in the GID table.
+func (m *Manager) gidIndex(g wire.GID) (int, error) {
+	for _, e := range m.ctx.GIDs() {
+		if e.GID == g {
+			return e.Index, nil
+		}
+	}
+	return 0, ErrNoAddress
+}
