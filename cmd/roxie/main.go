@@ -54,6 +54,7 @@ func newRoot() *cobra.Command {
 		newLabCommand(),
 		newPerfCommand(),
 		newPerfEndCommand(),
+		newPingCommand(),
 		newPingpongCommand(),
 		newVersionCommand(),
 	)
