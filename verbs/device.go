@@ -56,7 +56,7 @@ type Context struct {
 	gids      []wire.GID // by index; zero where an address went
 	nextPD    uint32
 	nextShard int
-	mapped    map[*MR]struct{} // regions whose memory Close gives back
+	mapped    map[*MR][]byte // memory that Close gives back
 	qps       map[*QP]struct{}
 	ahs       map[*AH]struct{}
 }
@@ -163,7 +163,7 @@ func openLinks(links []Link, port PortInfo, cfg *Config) (*Context, error) {
 func newContext(cfg Config, link netdev.Link, addrs []netip.Prefix) *Context {
 	c := &Context{
 		cfg: cfg, name: link.Name, link: link, addrs: addrs, gids: netdev.GIDs(addrs),
-		closed: make(chan struct{}), ended: make(chan struct{}), mapped: map[*MR]struct{}{},
+		closed: make(chan struct{}), ended: make(chan struct{}), mapped: map[*MR][]byte{},
 		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
 	}
 	c.events.init()

@@ -11,21 +11,14 @@ import (
 // here is the application's, with the next key and the next memory; the device honours what
 // REG_MR, BIND_MW and LOCAL_INV have put in force when they executed (package mr).
 
-// FastMR is a region that REG_MR work requests give memory and key, and LOCAL_INV work requests or a
-// peer's SEND_WITH_INV take them away (ib_alloc_mr, IB_MR_TYPE_MEM_REG). Its methods are for one
-// goroutine at a time.
-type FastMR struct {
-	handle
-	pd     *PD
-	key    mr.Key
-	iova   uint64
-	length uint64
-	mapped bool
-}
-
-// AllocFastMR makes a region without memory, for at most maxSegs pieces of it at a time.
-func (pd *PD) AllocFastMR(maxSegs int) (*FastMR, error) {
+// AllocFastMR makes a region without memory (ib_alloc_mr, IB_MR_TYPE_MEM_REG), for at most maxSegs
+// pieces of memory at a time. Errors: ErrInvalid, mr.ErrExhausted, ErrClosed, ErrForeign.
+func (pd *PD) AllocFastMR(maxSegs int) (*MR, error) {
 	c := pd.ctx
+	if maxSegs < 1 || maxSegs > mr.MaxLimit {
+		return nil, fmt.Errorf("allocate fast region of %d segments, 1 to %d are possible: %w", maxSegs,
+			mr.MaxLimit, ErrInvalid)
+	}
 	if err := c.use(&pd.handle); err != nil {
 		return nil, fmt.Errorf("allocate fast region: %w", err)
 	}
@@ -34,43 +27,41 @@ func (pd *PD) AllocFastMR(maxSegs int) (*FastMR, error) {
 		c.unuse(&pd.handle)
 		return nil, fmt.Errorf("allocate fast region of %d segments: %w", maxSegs, err)
 	}
-	return &FastMR{handle: handle{ctx: c}, pd: pd, key: key}, nil
+	return &MR{handle: handle{ctx: c}, pd: pd, key: key, fast: true}, nil
 }
 
-// MapSG chooses the memory that the next REG_MR posted for this region registers: segs in this
-// order, addressed from iova on (ib_map_mr_sg). What is registered or posted already keeps its own.
-func (m *FastMR) MapSG(segs [][]byte, iova uint64) error {
+// MapSG chooses the memory that the next REG_MR posted for a fast region registers: segs in this
+// order, of any length and alignment, addressed from iova on (ib_map_mr_sg). What is in force or
+// posted already keeps its own. Registering again without mapping again takes the same memory. No
+// segs at all: none, so that the memory of the last call can be given back once what was registered
+// is invalidated. Errors: ErrInvalid for a region that is not a fast one, and for no bytes;
+// mr.ErrListSize for more segments than AllocFastMR was told.
+func (m *MR) MapSG(segs [][]byte, iova uint64) error {
+	if !m.fast {
+		return fmt.Errorf("map memory to region %#x, which is not a fast one: %w", uint32(m.key), ErrInvalid)
+	}
+	if len(segs) == 0 {
+		m.addr, m.length, m.mapped = 0, 0, false
+		return m.ctx.dev.Keys().Unmap(m.key.Index())
+	}
 	n, err := m.ctx.dev.Keys().Map(m.key.Index(), segs)
 	if err != nil {
 		return fmt.Errorf("map %d segments: %w", len(segs), err)
 	}
-	m.iova, m.length, m.mapped = iova, n, true
+	m.addr, m.length, m.mapped = iova, n, true
 	return nil
 }
 
-// UpdateKey chooses the variant, the low 8 bits of the key, for the next REG_MR
-// (ib_update_fast_reg_key).
-func (m *FastMR) UpdateKey(variant uint8) { m.key = mr.MakeKey(m.key.Index(), variant) }
-
-// Key is the key that the next REG_MR installs: lkey and rkey.
-func (m *FastMR) Key() Key { return m.key }
-
-// Addr is the address of the first byte that the next REG_MR gives the region.
-func (m *FastMR) Addr() uint64 { return m.iova }
-
-// Len is the length in bytes of what is mapped.
-func (m *FastMR) Len() uint64 { return m.length }
-
-// SGE names n bytes from offset off on, by the present key.
-func (m *FastMR) SGE(off, n int) SGE {
-	return SGE{Addr: m.iova + uint64(off), Length: uint32(n), LKey: m.key}
+// UpdateKey chooses the variant, the low 8 bits of the key, for the next REG_MR of a fast region
+// (ib_update_fast_reg_key). The keys of other regions are what they are.
+func (m *MR) UpdateKey(variant uint8) {
+	if m.fast {
+		m.key = mr.MakeKey(m.key.Index(), variant)
+	}
 }
 
-// Dereg ends the region, whatever its state; when it returns the device touches its memory no more.
-// It fails with ErrBusy while windows are bound to it. A second call does nothing.
-func (m *FastMR) Dereg() error {
-	return m.ctx.dropKey(&m.handle, m.pd, m.key.Index())
-}
+// IncRKey returns a key with the next variant (ib_inc_rkey): what UpdateKey or a bind takes next.
+func IncRKey(key Key) Key { return key.Inc() }
 
 // MWType is the type of a memory window.
 type MWType uint8
@@ -151,21 +142,24 @@ func (q *QP) encodeKeyed(wr *SendWR, r *rxe.SendWR) error {
 	var index uint32
 	var err error
 	switch {
-	case wr.Opcode == WRRegMR && wr.FastMR != nil:
-		m := wr.FastMR
-		if m.ctx != q.ctx || !m.mapped {
+	case wr.Opcode == WRRegMR && wr.MR != nil:
+		m := wr.MR
+		switch {
+		case m.ctx != q.ctx:
 			return ErrForeign
+		case !m.fast || !m.mapped || checkAccess(wr.Access) != nil:
+			return ErrInvalid
 		}
-		r.RKey, r.RemoteAddr = m.key, m.iova
+		r.RKey, r.RemoteAddr = m.key, m.addr
 		index = m.key.Index()
-		iova := m.iova
+		iova := m.addr
 		if wr.Access&ZeroBased != 0 {
 			iova = 0
 		}
 		r.List, err = keys.Stage(mr.Region{Key: m.key, Access: wr.Access, IOVA: iova, Length: m.length})
 	case wr.Opcode == WRBindMW && wr.MW != nil && wr.MR != nil:
 		w := wr.MW
-		if w.ctx != q.ctx || wr.MR.pd.ctx != q.ctx {
+		if w.ctx != q.ctx || wr.MR.ctx != q.ctx {
 			return ErrForeign
 		}
 		r.MWKey, r.RKey, r.MWType1 = w.key, wr.Key, w.typ == MWType1
@@ -190,6 +184,8 @@ func (q *QP) encodeKeyed(wr *SendWR, r *rxe.SendWR) error {
 	}
 	if wr.Opcode == WRBindMW {
 		wr.MW.key = r.RKey
+	} else {
+		wr.MR.access = wr.Access
 	}
 	return nil
 }

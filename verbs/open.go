@@ -68,6 +68,10 @@ func openInterface(ifname string, conf Config) (_ *Context, err error) {
 	if err := c.steer(); err != nil {
 		return nil, err
 	}
+	sockets := c.socketConfig(0)
+	if err := netdev.RaiseMemlock(uint64(conf.Queues) * memlock(&sockets)); err != nil {
+		return nil, err
+	}
 	for i := range conf.Queues {
 		l, err := openXDPLink(c.socketConfig(i))
 		if err != nil {
@@ -193,8 +197,8 @@ func (c *Context) Close() error {
 	mapped := c.mapped
 	c.mapped = nil
 	c.mu.Unlock()
-	for m := range mapped {
-		unmapMemory(m.buf)
+	for m, buf := range mapped {
+		unmapMemory(buf)
 		m.buf = nil
 	}
 	close(c.ended)

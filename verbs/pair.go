@@ -38,6 +38,7 @@ type memLink struct {
 	batch   uint32 // frames of the last Receive
 	pending uint32 // frames we have put into the peer's ring and not kicked
 	out     []byte // the reservation
+	timer   *time.Timer
 
 	Dropped atomic.Uint64 // frames that found the ring full
 }
@@ -48,7 +49,7 @@ type memSlot struct {
 }
 
 func newMemLink() *memLink {
-	return &memLink{wake: make(chan struct{}, 1), out: make([]byte, pairFrame)}
+	return &memLink{wake: make(chan struct{}, 1), out: make([]byte, pairFrame), timer: time.NewTimer(0)}
 }
 
 func (l *memLink) Receive(max int) int {
@@ -110,11 +111,11 @@ func (l *memLink) Wait(d time.Duration) {
 		<-l.wake
 		return
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+	l.timer.Reset(d)
 	select {
 	case <-l.wake:
-	case <-t.C:
+		l.timer.Stop()
+	case <-l.timer.C:
 	}
 }
 

@@ -26,7 +26,7 @@ type DeviceAttr struct {
 	MaxRdAtomic   int // READs and atomics outstanding for each QP and direction
 	MaxSRQWR      int
 	MaxAH         int
-	MaxFastRegSeg int // segments of a FastMR
+	MaxFastRegSeg int // segments of a fast region
 	PKeys         int
 }
 

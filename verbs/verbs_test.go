@@ -249,3 +249,30 @@ func fill(b []byte, seed byte) {
 		b[i] = byte(i*7+i>>8) ^ seed
 	}
 }
+
+// event takes the device's next asynchronous event.
+func (e *end) event() AsyncEvent {
+	e.t.Helper()
+	return nextEvent(e.t, e.c)
+}
+
+func nextEvent(t testing.TB, c *Context) AsyncEvent {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
+	defer cancel()
+	ev, err := c.AsyncEvent(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+// until waits for something that other goroutines bring about.
+func until(t testing.TB, f func() bool) {
+	t.Helper()
+	for start := time.Now(); !f(); time.Sleep(time.Millisecond) {
+		if time.Since(start) > testPatience {
+			t.Fatal("waited in vain")
+		}
+	}
+}

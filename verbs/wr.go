@@ -25,15 +25,14 @@ type SendWR struct {
 	RemoteQPN  QPN    // UD
 	RemoteQKey uint32 // UD; with bit 31 set, the QP's own goes out
 
-	FastMR    *FastMR // REG_MR: the region, with its present key and memory
-	MR        *MR     // BIND_MW: the region to bind to
-	MW        *MW     // BIND_MW: the window
-	Key       Key     // BIND_MW, type 2: the new key, of the window's index
-	Access    Access  // REG_MR, BIND_MW
-	Addr      uint64  // BIND_MW: first byte, in the region's addresses
-	Length    uint64  // BIND_MW, FLUSH: bytes
-	FlushType uint8   // FLUSH: 1 global visibility, 2 persistence
-	FlushMR   bool    // FLUSH: the whole region, not a range
+	MR        *MR    // REG_MR: the region, with its present key and memory; BIND_MW: the region to bind to
+	MW        *MW    // BIND_MW: the window
+	Key       Key    // BIND_MW, type 2: the new key, of the window's index
+	Access    Access // REG_MR, BIND_MW
+	Addr      uint64 // BIND_MW: first byte, in the region's addresses
+	Length    uint64 // BIND_MW, FLUSH: bytes
+	FlushType uint8  // FLUSH: 1 global visibility, 2 persistence
+	FlushMR   bool   // FLUSH: the whole region, not a range
 }
 
 // RecvWR is a receive work request (struct ibv_recv_wr).
