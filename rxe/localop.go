@@ -82,3 +82,13 @@ func (q *QP) unstage(e *sendEntry) {
 		q.dev.keys.Unstage(e.rkey.Index(), uint32(e.swap))
 	}
 }
+
+// discard gives up what posted work requests have captured, when they are dropped without a
+// completion.
+func (q *QP) discard() {
+	r := &q.req
+	for r.tail != r.head || q.take() {
+		q.unstage(r.entry(r.tail))
+		r.tail++
+	}
+}

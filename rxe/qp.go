@@ -143,6 +143,7 @@ func (d *Device) DestroyQP(q *QP) {
 	q.dead = true
 	s := q.shard
 	q.setState(StateReset)
+	q.discard()
 	s.ready.remove(q)
 	s.wheel.remove(&q.timer)
 	s.bells.release(q)
@@ -205,6 +206,7 @@ func (q *QP) reset() {
 	q.pmtu = q.dev.cfg.MaxPMTU
 	q.shard.ready.remove(q)
 	q.shard.wheel.clear(&q.timer)
+	q.discard()
 	q.SQ.cons.Store(q.SQ.prod.Load())
 	if q.srq == nil {
 		q.RQ.cons.Store(q.RQ.prod.Load())

@@ -1,5 +1,7 @@
 package mr
 
+import "sync/atomic"
+
 // Info is what is published at an index.
 type Info struct {
 	Key    Key
@@ -35,4 +37,58 @@ func (t *Table) Lookup(index uint32) Info {
 		info.Segs = v.list.NumSegs()
 	}
 	return info
+}
+
+// Uses reports whether an access that begins now could reach memory of mem, or one that a work request
+// staged already could begin: whether the memory is in a list that is in force, staged, or mapped
+// for the next Stage. Accesses that began earlier end with their grace. So whoever gives memory
+// back lets nobody register it any more, asks here, then waits for grace. For the control path: it
+// looks at every index.
+func (t *Table) Uses(mem []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for index := range uint32(len(t.slots)) {
+		s := t.slot(index)
+		if s == nil {
+			continue
+		}
+		if s.kind != KindUser {
+			if t.pool(index).uses(mem, t.entry(index)) {
+				return true
+			}
+		} else if l := t.load(index).list; l != nil && l.overlaps(mem) {
+			return true
+		}
+	}
+	return false
+}
+
+// uses is Uses for the index whose entry is e.
+func (p *pool) uses(mem []byte, e *atomic.Pointer[View]) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest != nil && p.latest.overlaps(mem) {
+		return true
+	}
+	for _, b := range *p.ring.Load() {
+		if b.list == nil || !b.list.overlaps(mem) {
+			continue
+		}
+		// A live buffer's view is in force, or about to be, as long as its free view is not.
+		if s := b.state.Load(); s == bufStaged || s == bufLive && e.Load() != b.free {
+			return true
+		}
+	}
+	return false
+}
+
+// overlaps reports whether a byte of mem is in the list.
+func (l *List) overlaps(mem []byte) bool {
+	first, n := AddrOf(mem), uint64(len(mem))
+	for _, s := range l.segs {
+		if at := AddrOf(s); at-first < n || first-at < uint64(len(s)) {
+			return true
+		}
+	}
+	return false
 }

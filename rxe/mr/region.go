@@ -59,6 +59,23 @@ func (t *Table) Map(index uint32, segs [][]byte) (uint64, error) {
 	return l.Len(), nil
 }
 
+// Unmap forgets the list mapped last: Stage finds none until the next Map. Registrations already
+// staged or in force keep theirs. The error is ErrKey.
+func (t *Table) Unmap(index uint32) error {
+	p := t.pool(index)
+	if p == nil || p.kind != KindFast {
+		return ErrKey
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.latest; old != nil && old.refs == 0 {
+		poisonList(&old.List)
+		p.spare = append(p.spare, old)
+	}
+	p.latest = nil
+	return nil
+}
+
 func (p *pool) spareList() *listBuf {
 	last := len(p.spare) - 1
 	if last < 0 {
