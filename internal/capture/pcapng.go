@@ -1,51 +1,57 @@
 // Package capture writes what a device receives and sends to pcapng files, which Wireshark and tshark
 // read. tcpdump sees nothing of AF_XDP traffic: it has to be recorded from inside.
 //
-//	section header │ interface │ packet │ packet │ …
+//	shard ──► copy ──► bounded queue ──► goroutine ──► file
 //
-// Each packet carries its time in nanoseconds, its direction (epb_flags) and its queue (epb_queue).
+// Each packet carries its time in nanoseconds, its direction (epb_flags) and its queue (epb_queue). A
+// disk that is slower than the traffic costs frames of the capture, which are counted and noted in
+// the file (epb_dropcount), never time of the shard.
 package capture
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// Block types, option codes and constants of pcapng (draft-ietf-opsawg-pcapng).
 const (
-	blockSection   = 0x0a0d0d0a
-	blockInterface = 1
-	blockPacket    = 6
-
-	byteOrderMagic = 0x1a2b3c4d
-	linkEthernet   = 1
-
-	optEnd           = 0
-	optShbUserAppl   = 4
-	optIfName        = 2
-	optIfTsResol     = 9
-	optEpbFlags      = 2
-	optEpbQueue      = 6
-	nanosecond       = 9 // if_tsresol: 10^-9
-	maxFrame         = 1 << 16
-	bufferSize       = 1 << 20
-	application      = "roxie"
-	unlimitedSection = 1<<64 - 1
+	backlog    = 8192    // frames copied and not yet written
+	bufferSize = 1 << 20 // bytes before a write
+	flushEvery = 200 * time.Millisecond
 )
 
 // Writer is a capture file. Its methods may be called from any goroutine.
 type Writer struct {
-	mu    sync.Mutex
-	out   *bufio.Writer
-	file  io.Closer
-	block []byte // reused: writing a frame allocates nothing
-	err   error
+	queue   chan *record // never full: it holds all records
+	free    chan *record
+	dropped atomic.Uint64
+	closed  atomic.Bool
+	stop    chan struct{}
+	done    chan struct{}
+	close   sync.Once
+	err     error // of writing; the goroutine's until done
+
+	file io.Closer
+	buf  *bufio.Writer
+	out  *pcapgo.NgWriter
+}
+
+// record is the copy of one frame.
+type record struct {
+	at    time.Time
+	flags uint32
+	queue uint32
+	drops uint64 // frames lost since the one before
+	data  []byte
 }
 
 // Create makes a capture file of frames of one interface, and overwrites one that is there.
@@ -63,104 +69,118 @@ func Create(file, ifname string) (*Writer, error) {
 
 // New starts a capture on out, which Close closes.
 func New(out io.WriteCloser, ifname string) (*Writer, error) {
-	w := &Writer{out: bufio.NewWriterSize(out, bufferSize), file: out,
-		block: make([]byte, 0, maxFrame)}
-	w.start(blockSection)
-	w.u32(byteOrderMagic)
-	w.u16(1) // version 1.0
-	w.u16(0)
-	w.block = binary.NativeEndian.AppendUint64(w.block, unlimitedSection)
-	w.option(optShbUserAppl, []byte(application))
-	w.option(optEnd, nil)
-	w.finish()
-	w.start(blockInterface)
-	w.u16(linkEthernet)
-	w.u16(0)
-	w.u32(0) // no snap length
-	w.option(optIfName, []byte(ifname))
-	w.option(optIfTsResol, []byte{nanosecond})
-	w.option(optEnd, nil)
-	w.finish()
-	if w.err != nil {
-		return nil, fmt.Errorf("write capture: %w", w.err)
+	w := &Writer{
+		queue: make(chan *record, backlog), free: make(chan *record, backlog),
+		stop: make(chan struct{}), done: make(chan struct{}),
+		file: out, buf: bufio.NewWriterSize(out, bufferSize),
 	}
+	var err error
+	w.out, err = pcapgo.NewNgWriterInterface(w.buf,
+		pcapgo.NgInterface{Name: ifname, LinkType: layers.LinkTypeEthernet},
+		pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: "roxie"}})
+	if err == nil {
+		err = w.flush()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write capture: %w", err)
+	}
+	for range backlog {
+		w.free <- &record{}
+	}
+	go w.run()
 	return w, nil
 }
 
-// Frame records one frame, given in one or two pieces. flags are pcapng's epb_flags: 1 for inbound, 2
-// for outbound. Errors show at Close.
+// Frame records one frame, given in one or two pieces, which it copies. flags are pcapng's epb_flags:
+// 1 for inbound, 2 for outbound. It never waits: with too much to write the frame is not recorded,
+// see Dropped. Errors of writing show at Close.
 func (w *Writer) Frame(flags uint32, queue int, t time.Time, head, tail []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err != nil {
+	if w.closed.Load() {
 		return
 	}
-	at, n := uint64(t.UnixNano()), uint32(len(head)+len(tail))
-	w.start(blockPacket)
-	w.u32(0) // the interface
-	w.u32(uint32(at >> 32))
-	w.u32(uint32(at))
-	w.u32(n)
-	w.u32(n)
-	w.block = append(append(w.block, head...), tail...)
-	w.pad()
-	w.u16(optEpbFlags)
-	w.u16(4)
-	w.u32(flags)
-	w.u16(optEpbQueue)
-	w.u16(4)
-	w.u32(uint32(queue))
-	w.option(optEnd, nil)
-	w.finish()
+	var r *record
+	select {
+	case r = <-w.free:
+	default:
+		w.dropped.Add(1)
+		return
+	}
+	r.at, r.flags, r.queue, r.drops = t, flags, uint32(queue), w.dropped.Load()
+	r.data = append(append(r.data[:0], head...), tail...)
+	w.queue <- r
 }
 
-// Close writes out what is buffered and closes the file. A second call does nothing.
-func (w *Writer) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.file == nil {
-		return nil
-	}
-	err := w.err
-	if err == nil {
-		err = w.out.Flush()
-	}
-	err = errors.Join(err, w.file.Close())
-	w.file, w.err = nil, os.ErrClosed
-	if err != nil {
-		return fmt.Errorf("write capture: %w", err)
-	}
-	return nil
+// Dropped is how many frames were not recorded.
+func (w *Writer) Dropped() uint64 { return w.dropped.Load() }
+
+// Close writes out what was recorded and closes the file. A second call does nothing.
+func (w *Writer) Close() (err error) {
+	w.close.Do(func() {
+		w.closed.Store(true)
+		close(w.stop)
+		<-w.done
+		if err = errors.Join(w.err, w.file.Close()); err != nil {
+			err = fmt.Errorf("write capture: %w", err)
+		}
+	})
+	return err
 }
 
-// start begins a block; its length is filled in by finish.
-func (w *Writer) start(kind uint32) {
-	w.block = w.block[:0]
-	w.u32(kind)
-	w.u32(0)
+// run writes records until stop, and then what is left. What is written shows in the file soon, for
+// who looks at it meanwhile.
+func (w *Writer) run() {
+	defer close(w.done)
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	var noted uint64
+	for {
+		select {
+		case r := <-w.queue:
+			w.write(r, &noted)
+		case <-tick.C:
+			w.keep(w.flush())
+		case <-w.stop:
+			for {
+				select {
+				case r := <-w.queue:
+					w.write(r, &noted)
+					continue
+				default:
+				}
+				w.keep(w.flush())
+				return
+			}
+		}
+	}
 }
 
-func (w *Writer) finish() {
-	n := uint32(len(w.block) + 4)
-	binary.NativeEndian.PutUint32(w.block[4:], n)
-	w.u32(n)
-	if _, err := w.out.Write(w.block); err != nil && w.err == nil {
+// write writes one record. noted is how many lost frames the file knows of.
+func (w *Writer) write(r *record, noted *uint64) {
+	if w.err == nil {
+		var flags pcapgo.NgEpbFlags
+		flags.FromUint32(r.flags)
+		o := pcapgo.NgPacketOptions{Flags: &flags, Queue: &r.queue}
+		if r.drops -= *noted; r.drops > 0 {
+			*noted += r.drops
+			o.DropCount = &r.drops
+		}
+		w.keep(w.out.WritePacketWithOptions(gopacket.CaptureInfo{
+			Timestamp: r.at, CaptureLength: len(r.data), Length: len(r.data),
+		}, r.data, o))
+	}
+	w.free <- r
+}
+
+// keep remembers the first error.
+func (w *Writer) keep(err error) {
+	if w.err == nil {
 		w.err = err
 	}
 }
 
-func (w *Writer) option(code uint16, value []byte) {
-	w.u16(code)
-	w.u16(uint16(len(value)))
-	w.block = append(w.block, value...)
-	w.pad()
-}
-
-func (w *Writer) pad() {
-	for len(w.block)%4 != 0 {
-		w.block = append(w.block, 0)
+func (w *Writer) flush() error {
+	if err := w.out.Flush(); err != nil {
+		return err
 	}
+	return w.buf.Flush()
 }
-
-func (w *Writer) u16(v uint16) { w.block = binary.NativeEndian.AppendUint16(w.block, v) }
-func (w *Writer) u32(v uint32) { w.block = binary.NativeEndian.AppendUint32(w.block, v) }

@@ -67,35 +67,110 @@ func TestReadBack(t *testing.T) {
 	}
 }
 
-type failing struct{ io.Writer }
+// sink is a file that a test looks into.
+type sink struct{ write func([]byte) (int, error) }
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("disk full") }
-func (failing) Close() error              { return nil }
+func (s sink) Write(b []byte) (int, error) { return s.write(b) }
+func (sink) Close() error                  { return nil }
 
 func TestErrorShowsAtClose(t *testing.T) {
-	w, err := New(failing{}, "x")
+	full := false
+	w, err := New(sink{func(b []byte) (int, error) {
+		if full {
+			return 0, errors.New("disk full")
+		}
+		return len(b), nil
+	}}, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	big := make([]byte, 4154)
-	for range 2 * bufferSize / len(big) {
-		w.Frame(1, 0, time.Now(), big, nil)
-	}
+	full = true
+	w.Frame(1, 0, time.Now(), make([]byte, 60), nil)
 	if err := w.Close(); err == nil {
 		t.Error("Close hides that the disk is full")
 	}
 }
 
-func TestFrameAllocatesNothing(t *testing.T) {
-	w, err := New(struct {
-		io.Writer
-		io.Closer
-	}{io.Discard, io.NopCloser(nil)}, "x")
+// TestSlowDisk: a shard never waits; what does not fit is counted, and noted in the file.
+func TestSlowDisk(t *testing.T) {
+	var file bytes.Buffer
+	block := make(chan struct{})
+	started := false
+	w, err := New(sink{func(b []byte) (int, error) {
+		if started {
+			<-block
+		}
+		return file.Write(b)
+	}}, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
+	started = true
+	const sent = 3 * backlog
+	frame := make([]byte, 600) // the buffer takes some, the writer then hangs
+	for range sent {
+		w.Frame(2, 1, time.Now(), frame, nil)
+	}
+	lost := w.Dropped()
+	if lost == 0 || lost > sent-backlog {
+		t.Fatalf("%d of %d frames dropped with %d places", lost, sent, backlog)
+	}
+	close(block)
+	for len(w.free) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.Frame(2, 1, time.Now(), frame, nil)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcapgo.NewNgReader(&file, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, noted uint64
+	for {
+		_, _, o, err := r.ReadPacketDataWithOptions()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Flags == nil || o.Flags.Direction != pcapgo.NgEpbFlagDirectionOutbound || *o.Queue != 1 {
+			t.Fatalf("options %+v", o)
+		}
+		if o.DropCount != nil {
+			noted += *o.DropCount
+		}
+		got++
+	}
+	if got+lost != sent+1 || noted != lost {
+		t.Errorf("%d frames in the file, %d lost, %d noted; %d sent", got, lost, noted, sent+1)
+	}
+}
+
+func TestFrameAllocatesNothing(t *testing.T) {
+	w, err := New(sink{func(b []byte) (int, error) { return len(b), nil }}, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
 	head, tail, now := make([]byte, 3840), make([]byte, 315), time.Now()
+	for range backlog { // every record has its memory
+		w.Frame(2, 0, now, head, tail)
+		for len(w.free) < backlog/2 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	w.stopForTest()
 	if n := testing.AllocsPerRun(100, func() { w.Frame(2, 0, now, head, tail) }); n != 0 {
 		t.Errorf("%v allocations a frame", n)
 	}
+}
+
+// stopForTest ends the goroutine, whose allocations are not the shard's.
+func (w *Writer) stopForTest() {
+	close(w.stop)
+	<-w.done
+	w.stop = make(chan struct{})
 }
