@@ -49,9 +49,12 @@ type pool struct {
 
 	mu     sync.Mutex
 	idle   []*buffer
-	cursor int // next slot that collect looks at
+	busy   []*buffer // all others, oldest first: a queue, round, as long as the ring
+	first  int       // of busy
+	inUse  int       // how many are busy
 	spare  []*listBuf
 	latest *listBuf // what the next Stage shows
+	life   uint32   // of the index; numbers of different lives differ
 }
 
 // poolChunk holds the pools of chunkLen indices, beside the entries that Check reads.
@@ -59,11 +62,11 @@ type poolChunk [chunkLen]atomic.Pointer[pool]
 
 const (
 	maxBuffers   = 1 << 14 // of a pool: bounds the registrations of one region posted at once
-	collectSteps = 8       // slots that one call of collect looks at
+	collectSteps = 8       // busy buffers that one call of collect looks at
 )
 
-func newPool(kind Kind, pd PD, maxSegs int) *pool {
-	p := &pool{kind: kind, pd: pd, maxSegs: maxSegs}
+func newPool(kind Kind, pd PD, maxSegs int, life uint32) *pool {
+	p := &pool{kind: kind, pd: pd, maxSegs: maxSegs, life: life}
 	p.ring.Store(new([]*buffer))
 	p.grow()
 	return p
@@ -101,32 +104,39 @@ func (p *pool) grow() bool {
 		b := &buffer{valid: &views[0], free: &views[1], pool: p}
 		b.valid.buf, b.free.buf = b, b
 		ring = append(ring, b)
-		b.num.Store(uint32(len(ring)))
+		b.num.Store(uint32(len(ring)) | p.life<<16)
 		p.idle = append(p.idle, b)
 	}
-	p.cursor = len(old)
+	busy := make([]*buffer, n)
+	for i := range p.inUse {
+		busy[i] = p.busy[(p.first+i)%len(p.busy)]
+	}
+	p.busy, p.first = busy, 0
 	p.ring.Store(&ring)
 	return true
 }
 
-// collect makes idle those of the next few buffers that nobody can see any more.
+// collect makes idle those of the oldest busy buffers that nobody can see any more. They come of age
+// in the order they were taken, but for those that were dropped, or whose queue is slow: they
+// go to the end.
 func (p *pool) collect(g *Grace) {
-	ring := *p.ring.Load()
-	for range min(collectSteps, len(ring)) {
-		if p.cursor >= len(ring) {
-			p.cursor = 0
-		}
-		b := ring[p.cursor]
-		p.cursor++
+	for range min(collectSteps, p.inUse) {
+		b := p.busy[p.first]
 		switch b.state.Load() {
 		case bufRetired:
 			if !g.Passed(Epoch(b.need.Load())) {
-				continue
+				return // nor has any that was replaced later
 			}
 		case bufDropped:
 		default:
+			p.inUse--
+			p.first = (p.first + 1) % len(p.busy)
+			p.use(b)
 			continue
 		}
+		p.busy[p.first] = nil
+		p.first = (p.first + 1) % len(p.busy)
+		p.inUse--
 		if l := b.list; l != nil {
 			b.list = nil
 			p.release(l)
@@ -136,6 +146,12 @@ func (p *pool) collect(g *Grace) {
 		b.state.Store(bufIdle)
 		p.idle = append(p.idle, b)
 	}
+}
+
+// use puts a buffer at the end of the busy ones.
+func (p *pool) use(b *buffer) {
+	p.busy[(p.first+p.inUse)%len(p.busy)] = b
+	p.inUse++
 }
 
 // release drops one reference to a list.
@@ -157,6 +173,7 @@ func (p *pool) take(g *Grace) *buffer {
 	last := len(p.idle) - 1
 	b := p.idle[last]
 	p.idle = p.idle[:last]
+	p.use(b)
 	b.num.Add(1 << 16)
 	return b
 }

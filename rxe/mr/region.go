@@ -14,7 +14,8 @@ func (t *Table) AllocFast(pd PD, maxSegs int) (Key, error) {
 
 // open publishes the first view of a fast region or window. The caller holds t.mu.
 func (t *Table) open(kind Kind, pd PD, key Key, maxSegs int) {
-	p := newPool(kind, pd, maxSegs)
+	t.lives++
+	p := newPool(kind, pd, maxSegs, t.lives*0x9e3779b1>>16)
 	b := p.take(t.grace)
 	first := b.free
 	if kind == KindWindow1 {

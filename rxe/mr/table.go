@@ -64,6 +64,7 @@ type Table struct {
 	freed   []uint32            // FIFO from head on
 	head    int                 // of freed
 	count   uint32              // indices in use
+	lives   uint32              // fast regions and windows there have been
 	windows map[uint32]struct{} // indices of type 2 windows
 
 	step func() // tests: called before each shared access of a change; else nil
