@@ -175,12 +175,13 @@ func (q *QP) progressed(was PSN) {
 	if int32(r.cur-r.ack) < 0 {
 		r.cur = r.ack
 	}
+	q.account()
 	if r.una == r.sent {
 		q.shard.wheel.clear(&q.timer)
 	} else if !r.rnrWait {
 		q.armAck()
 	}
-	q.shard.wantSend(q)
+	q.shard.wantRequest(q)
 }
 
 // impliedNAK asks again for the oldest answer, once until there is progress or a timeout.
@@ -495,6 +496,7 @@ func (q *QP) flush() {
 	}
 	r.ack, r.cur = r.tail, r.tail
 	r.una, r.psn, r.nxt = r.sent, r.sent, r.sent
+	q.account()
 	r.reads, r.halted, r.rnrWait = 0, false, false
 	if q.state == StateErr {
 		q.flushRecv()

@@ -30,6 +30,7 @@ type Config struct {
 	MaxPMTU  uint32        // largest path MTU of the port in bytes, default 4096
 	MaxQP    int           // QPs per shard at most, 1..2^20, default 65536
 	Window   uint32        // packets in flight per QP at most, 1..2^22, default 128
+	Budget   uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
 	AckEvery uint32        // AckReq at least every so many packets, default 64
 	Credits  bool          // responders advertise receive credits (IBTA 9.7.7.2) instead of "not given"
 	Handover uint32        // frames between two shards, power of two, default 256
@@ -52,6 +53,7 @@ func (c *Config) validate() error {
 	}
 	def(&c.MaxPMTU, 4096)
 	def(&c.Window, 128)
+	def(&c.Budget, 2*c.Window)
 	def(&c.AckEvery, 64)
 	def(&c.Handover, 256)
 	if c.MaxQP == 0 {

@@ -7,3 +7,6 @@ func QueueMemory(q *Queue) []uint64 { return q.mem }
 
 // QueueIndex is a queue's producer index, likewise.
 func QueueIndex(q *Queue) *atomic.Uint32 { return q.prod }
+
+// InFlight is what the shard's budget counts.
+func InFlight(s *Shard) uint32 { return s.inFlight }

@@ -43,6 +43,8 @@ type QP struct {
 	turn                 bool // responder and requester alternate
 	graceQueued          bool
 	dead                 bool // destroyed
+	hungry               bool // the shard's budget kept it from sending
+	waits                bool // on the parked list
 
 	dev    *Device
 	shard  *Shard
@@ -144,7 +146,7 @@ func (d *Device) DestroyQP(q *QP) {
 	s := q.shard
 	q.setState(StateReset)
 	q.discard()
-	s.ready.remove(q)
+	s.unlist(q)
 	s.wheel.remove(&q.timer)
 	s.bells.release(q)
 	for i, w := range s.waiting {
@@ -204,7 +206,7 @@ func (q *QP) reset() {
 		q.attr.QKey = QKeyGSI
 	}
 	q.pmtu = q.dev.cfg.MaxPMTU
-	q.shard.ready.remove(q)
+	q.shard.unlist(q)
 	q.shard.wheel.clear(&q.timer)
 	q.discard()
 	q.SQ.cons.Store(q.SQ.prod.Load())

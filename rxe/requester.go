@@ -30,6 +30,7 @@ type requester struct {
 	tail, ack, cur, head uint32
 	una, psn, sent, nxt  PSN
 
+	counted    uint32 // packets in flight that the shard's budget knows of
 	cwnd, acc  uint32 // window, and fraction of the next packet of growth
 	ssthresh   uint32
 	recover    PSN // losses before it belong to the same episode
@@ -58,6 +59,7 @@ type requester struct {
 
 func (r *requester) reset(q *QP) {
 	entries, sges := r.entries, r.sges
+	q.shard.inFlight -= r.counted
 	c := q.SQ.cons.Load()
 	*r = requester{entries: entries, sges: sges, maxSGE: q.init.MaxSend,
 		tail: c, ack: c, cur: c, head: c, gatherOf: c - 1}
@@ -226,9 +228,13 @@ func (e *sendEntry) consumesCredit() bool {
 	return false
 }
 
-// mayContinue applies the window.
+// mayContinue applies the QP's window and the shard's budget.
 func (q *QP) mayContinue() bool {
-	return q.typ != RC || uint32(q.req.psn.Diff(q.req.una)) < q.req.cwnd
+	if q.typ != RC {
+		return true
+	}
+	n := uint32(q.req.psn.Diff(q.req.una))
+	return n < q.req.cwnd && q.withinBudget(n)
 }
 
 // startMessage gives e its PSNs.
@@ -267,7 +273,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	bth.SetPSN(r.psn)
 	bth.SetSolicited(last && e.flags&SendSolicited != 0)
 	r.unasked++
-	if last || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || r.windowFull() {
+	if last || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
 		bth.SetAckReq(true)
 		r.unasked = 0
 	}
@@ -276,8 +282,12 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	return q.tmpl.Finish(f, op, int(n))
 }
 
-// windowFull reports whether the packet being built is the last one the window admits.
-func (r *requester) windowFull() bool { return uint32(r.psn.Diff(r.una))+1 >= r.cwnd }
+// windowFull reports whether the packet being built is the last one that the window or the budget
+// admits.
+func (q *QP) windowFull() bool {
+	r := &q.req
+	return uint32(r.psn.Diff(r.una))+1 >= r.cwnd || q.shard.inFlight+1 >= q.dev.cfg.Budget
+}
 
 // advance moves the send position behind a packet of e that has been built; the next one to send
 // has PSN next.
@@ -296,6 +306,7 @@ func (q *QP) advance(e *sendEntry, next PSN, payload int) {
 	}
 	q.Stats.SentPkts++
 	q.Stats.SentBytes += uint64(payload)
+	q.account()
 	if q.timer.at == Never {
 		q.armAck()
 	}
@@ -519,9 +530,10 @@ func (q *QP) sendFault() int {
 func (q *QP) rewind() {
 	r := &q.req
 	r.cur, r.psn = r.ack, r.una
+	q.account()
 	r.unasked = 0
 	q.shard.C.CompleterRetryErr++
-	q.shard.wantSend(q)
+	q.shard.wantRequest(q)
 }
 
 // armAck starts the retransmission timer.

@@ -35,9 +35,12 @@ type Shard struct {
 	C     Counters
 	wheel wheel
 	ready qpList
-	bells doorbells
-	pkt   wire.Packet
-	grh   [GRHBytes]byte
+
+	parked   qpList // QPs that could send but for the budget
+	inFlight uint32 // request packets of all RC QPs, unacknowledged
+	bells    doorbells
+	pkt      wire.Packet
+	grh      [GRHBytes]byte
 
 	inbound []*handover // by sending shard; [ID] is the loopback of this shard
 	wake    uint64      // shards to wake
@@ -55,6 +58,7 @@ func newShard(d *Device, id int, now Time) *Shard {
 	s := &Shard{dev: d, ID: id, now: now, events: make([]Event, 0, initialQueuedEvents)}
 	s.wheel.init(now)
 	s.ready.init()
+	s.parked.init()
 	s.bells.init(d.cfg.MaxQP)
 	return s
 }
@@ -118,7 +122,7 @@ func (s *Shard) Wakeups() uint64 {
 // requests announced, packets to send, frames handed over. Any goroutine may call Announced; only
 // the holder may call Pending.
 func (s *Shard) Pending() bool {
-	return !s.ready.empty() || s.Announced()
+	return s.CanTransmit() || s.Announced()
 }
 
 // Announced reports work that other goroutines have left: doorbells and handed-over frames. A
@@ -136,7 +140,7 @@ func (s *Shard) Announced() bool {
 }
 
 // CanTransmit reports whether Transmit has something to do.
-func (s *Shard) CanTransmit() bool { return !s.ready.empty() }
+func (s *Shard) CanTransmit() bool { return !s.ready.empty() || s.canUnpark() }
 
 // Deadline is when Expire should next be called; early is harmless. Never if nothing is armed.
 func (s *Shard) Deadline() Time { return s.wheel.deadline() }
@@ -217,14 +221,21 @@ func (s *Shard) Transmit(now Time, f Frame) int {
 	s.now = now
 	loops := 0
 	for {
+		if s.canUnpark() {
+			s.unpark()
+		}
 		q := s.ready.front()
 		if q == nil {
 			return 0
 		}
+		q.hungry = false
 		n, more := q.transmit(f)
 		if q.burst++; !more || q.burst >= burstPackets {
 			q.burst = 0
 			s.ready.rotate(q, more)
+			if !more && q.hungry {
+				s.park(q)
+			}
 		}
 		if n > 0 {
 			s.C.SentPkts++
@@ -275,7 +286,12 @@ func (l *qpList) rotate(q *QP, more bool) {
 }
 
 // wantSend puts q on the ready list.
-func (s *Shard) wantSend(q *QP) { s.ready.add(q) }
+func (s *Shard) wantSend(q *QP) {
+	if q.waits {
+		s.unparkQP(q)
+	}
+	s.ready.add(q)
+}
 
 // doorbells is how posters announce work without a lock: one bit per QP slot, one bit per word of
 // those above it.

@@ -1,0 +1,79 @@
+package rxe_test
+
+import (
+	"testing"
+
+	"github.com/roxie-rdma/roxie/rxe"
+	"github.com/roxie-rdma/roxie/rxe/sim"
+)
+
+// crowd is many connections between one shard and one shard.
+func crowd(t *testing.T, n int) (*pair, []side) {
+	p := newPair(t, pairConfig{mem: 1 << 18, conn: sim.ConnAttr{Timeout: 14}})
+	sides := []side{p.a}
+	for len(sides) < n {
+		x := &attack{pair: p}
+		qa, cqa := x.qp(p.a, 0)
+		qb, _ := x.qp(p.b, 0)
+		p.ok(sim.Connect(p.a.n, qa, p.b.n, qb, sim.ConnAttr{Timeout: 14}))
+		sides = append(sides, side{n: p.a.n, q: qa, cq: cqa, mem: p.a.mem})
+	}
+	return p, sides
+}
+
+// TestBudget: forty QPs with long messages overrun no ring of 512 frames, all get their share, and
+// the account is even in the end.
+func TestBudget(t *testing.T) {
+	p, sides := crowd(t, 40)
+	for range 4 {
+		for _, s := range sides {
+			s.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{s.mem.SGE(0, 1<<17)}, RemoteAddr: p.b.mem.Addr, RKey: p.b.mem.Key})
+		}
+	}
+	least, most := 1<<30, 0
+	for i := 0; i < 40; i++ {
+		p.f.Run(p.f.Now() + 100_000)
+	}
+	for _, s := range sides {
+		n := int(s.q.Stats.SentPkts)
+		least, most = min(least, n), max(most, n)
+	}
+	if least == 0 || most > 2*least+64 {
+		t.Errorf("one QP sent %d packets, another %d", least, most)
+	}
+	for _, s := range sides {
+		for _, c := range p.wait(s, 4) {
+			wantStatus(t, c, rxe.WCSuccess)
+		}
+	}
+	shard := sides[0].q.Shard()
+	if shard.C.Retransmits != 0 || p.f.Stats.Overflows != 0 {
+		t.Errorf("%d retransmissions, %d frames met a full ring", shard.C.Retransmits, p.f.Stats.Overflows)
+	}
+	if n := rxe.InFlight(shard); n != 0 {
+		t.Errorf("%d packets left in the account", n)
+	}
+}
+
+// TestBudgetDeadPeer: QPs whose peers are gone do not keep the others from sending.
+func TestBudgetDeadPeer(t *testing.T) {
+	p, sides := crowd(t, 20)
+	for i, s := range sides[1:] {
+		if i < 10 {
+			p.b.n.Dev.DestroyQP(p.b.n.Dev.QPByNumber(s.q.Query().DestQPN))
+		}
+		s.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{s.mem.SGE(0, 1<<17)}, RemoteAddr: p.b.mem.Addr, RKey: p.b.mem.Key})
+	}
+	for _, s := range sides[11:] {
+		wantStatus(t, p.wait(s, 1)[0], rxe.WCSuccess)
+	}
+	if now := p.f.Now(); now > 60*ms {
+		t.Errorf("living QPs were done after %d ms", now/ms)
+	}
+	for _, s := range sides[1:11] {
+		wantStatus(t, p.wait(s, 1)[0], rxe.WCRetryExcErr)
+	}
+	if n := rxe.InFlight(sides[0].q.Shard()); n != 0 {
+		t.Errorf("%d packets left in the account", n)
+	}
+}
