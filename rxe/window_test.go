@@ -269,25 +269,3 @@ func TestW9(t *testing.T) {
 	x.wantAccess(rxe.WRRDMAWrite, w.key, winLen-63, 64, rxe.WCRemAccessErr)
 	x.wantAccess(rxe.WRRDMAWrite, w.key, winVA, 64, rxe.WCRemAccessErr)
 }
-
-// TestSituationI: a region with a bound window is not freed under it; a window dies with its QP.
-func TestSituationI(t *testing.T) {
-	x := newAttack(t)
-	x.m.mapSG(x.listA)
-	x.m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
-	x.done(1)
-	w := x.window(mr.KindWindow2)
-	if st := w.bind(x.b.q, x.m.key, fastVA+4096, 4096, rw); st != rxe.WCSuccess {
-		t.Fatalf("bind: %v", st)
-	}
-	x.m.inv(2, x.m.key, rxe.SendSignaled)
-	wantStatus(t, x.wait(x.b, 1)[0], rxe.WCLocQPOpErr)
-	x.wantProbe(rxe.WRRDMAWrite, x.m.key, fastVA, 64, rxe.WCSuccess)
-	if _, f := x.m.tab.Unpublish(x.b.mem.Key.Index()); f != mr.FaultNone {
-		t.Fatalf("region without windows: %v", f)
-	}
-	x.b.n.Dev.DestroyQP(x.b.q)
-	if s := x.m.tab.Lookup(w.key.Index()).State; s != mr.StateFree {
-		t.Fatalf("window of a destroyed QP is %v", s)
-	}
-}
