@@ -39,8 +39,8 @@ func openErr(t *testing.T, n *nettest.Namespace, ifname string, cfg *Config) err
 	return err
 }
 
-// TestOpenErrors: what stands in the way of opening an interface is told in one line, and nothing is
-// left behind.
+// TestOpenErrors: what stands in the way of opening an interface is told in one line, and nothing
+// is left behind.
 func TestOpenErrors(t *testing.T) {
 	l := nettest.New(t, nettest.Config{MTU: 1500})
 	before := openFiles(t)
@@ -51,8 +51,8 @@ func TestOpenErrors(t *testing.T) {
 		}
 	})
 	t.Run("configuration", func(t *testing.T) {
-		for _, cfg := range []Config{{Queues: 65}, {Queues: -1}, {VLAN: 4095}, {Progress: 7}, {Window: -1},
-			{RingSize: 100}, {Queues: 2, Pin: []int{0}}} {
+		for _, cfg := range []Config{{Queues: 65}, {Queues: -1}, {VLAN: 4095}, {Progress: 7},
+			{Window: -1}, {RingSize: 100}, {Queues: 2, Pin: []int{0}}} {
 			openErr(t, l.A, l.A.Interface, &cfg)
 		}
 	})
@@ -105,7 +105,8 @@ func TestOpenErrors(t *testing.T) {
 		}
 		defer p.Close()
 		var foreign *bpf.ForeignError
-		if err := openErr(t, l.A, l.A.Interface, nil); !errors.As(err, &foreign) || foreign.PID != os.Getpid() {
+		err = openErr(t, l.A, l.A.Interface, nil)
+		if !errors.As(err, &foreign) || foreign.PID != os.Getpid() {
 			t.Errorf("error does not name the program's process: %v", err)
 		}
 	})
@@ -173,7 +174,8 @@ func openFiles(t testing.TB) int {
 // TestSmallMTU: the path MTU must fit the link; the default does.
 func TestSmallMTU(t *testing.T) {
 	l := nettest.New(t, nettest.Config{MTU: 1500})
-	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	a := newEnd(t, openIn(t, l.A, Config{}), endConfig{})
+	b := newEnd(t, openIn(t, l.B, Config{}), endConfig{})
 	if p := a.c.Port(); p.MaxPMTU != 1024 || p.LinkMTU != 1500 {
 		t.Errorf("port of link MTU 1500: %+v", p)
 	}
@@ -251,11 +253,14 @@ func TestPostErrors(t *testing.T) {
 		want error
 	}{
 		{"SGEs", a.qp, SendWR{Opcode: WRSend, SGList: []SGE{one[0], one[0], one[0]}}, ErrTooManySGE},
-		{"inline", a.qp, SendWR{Opcode: WRSend, Flags: SendInline, Inline: make([]byte, 2000)}, ErrInlineSize},
+		{"inline", a.qp, SendWR{Opcode: WRSend, Flags: SendInline, Inline: make([]byte, 2000)},
+			ErrInlineSize},
 		{"opcode", a.qp, SendWR{Opcode: 77}, ErrBadOpcode},
 		{"READ on UC", uc.qp, SendWR{Opcode: WRRDMARead, SGList: one}, ErrBadOpcode},
-		{"atomic size", a.qp, SendWR{Opcode: WRAtomicFetchAdd, SGList: []SGE{a.mr.SGE(0, 4)}}, ErrAlignment},
-		{"atomic address", a.qp, SendWR{Opcode: WRAtomicFetchAdd, SGList: one, RemoteAddr: 4}, ErrAlignment},
+		{"atomic size", a.qp, SendWR{Opcode: WRAtomicFetchAdd, SGList: []SGE{a.mr.SGE(0, 4)}},
+			ErrAlignment},
+		{"atomic address", a.qp, SendWR{Opcode: WRAtomicFetchAdd, SGList: one, RemoteAddr: 4},
+			ErrAlignment},
 		{"length", a.qp, SendWR{Opcode: WRSend, SGList: []SGE{{Length: 1<<32 - 1}}}, ErrMsgSize},
 		{"REG_MR of nothing", a.qp, SendWR{Opcode: WRRegMR}, ErrInvalid},
 		{"BIND_MW of nothing", a.qp, SendWR{Opcode: WRBindMW}, ErrInvalid},
@@ -277,7 +282,7 @@ func TestPostErrors(t *testing.T) {
 	if err := a.qp.PostRecv(&RecvWR{}); err != ErrQueueFull {
 		t.Errorf("receive 129 of 128: %v", err)
 	}
-	n, err := a.qp.PostSendList([]SendWR{{Opcode: WRSend, SGList: one}, {Opcode: 99}, {Opcode: WRSend}})
+	n, err := a.qp.PostSendList([]SendWR{{Opcode: WRSend, SGList: one}, {Opcode: 99}, {}})
 	if n != 1 || err != ErrBadOpcode {
 		t.Errorf("list with a bad one: %d posted, %v", n, err)
 	}
@@ -287,8 +292,8 @@ func TestPostErrors(t *testing.T) {
 	}
 }
 
-// TestCompletionErrors: what only the wire or the keys can tell ends in a completion with the status
-// the rules name, and the QP in ERR.
+// TestCompletionErrors: what only the wire or the keys can tell ends in a completion with the
+// status the rules name, and the QP in ERR.
 func TestCompletionErrors(t *testing.T) {
 	onWires(t, func(t *testing.T, w wireKind) {
 		ca, cb := w.open(t, Config{}, Config{})
@@ -301,7 +306,8 @@ func TestCompletionErrors(t *testing.T) {
 			why  Reason
 		}{
 			{"lkey", func(a, b *end) SendWR {
-				return SendWR{Opcode: WRSend, SGList: []SGE{{Addr: a.mr.Addr(), Length: 8, LKey: a.mr.LKey() ^ 1}}}
+				return SendWR{Opcode: WRSend,
+					SGList: []SGE{{Addr: a.mr.Addr(), Length: 8, LKey: a.mr.LKey() ^ 1}}}
 			}, ConnOptions{}, false, WCLocProtErr, rxe.ReasonKeyVariant},
 			{"local range", func(a, b *end) SendWR {
 				return SendWR{Opcode: WRSend, SGList: []SGE{a.mr.SGE(a.mr.Len()-4, 8)}}
@@ -361,9 +367,11 @@ func TestControlErrors(t *testing.T) {
 	is(err, rxe.ErrQPType, "QP of an unknown type")
 	_, err = ca.CreateQP(a.pd, &QPInitAttr{Type: RC, SendCQ: a.cq, RecvCQ: a.cq, Shard: 1})
 	is(err, ErrInvalid, "QP on a shard that is not there")
-	_, err = ca.CreateQP(a.pd, &QPInitAttr{Type: RC, SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendWR: -1}})
+	_, err = ca.CreateQP(a.pd, &QPInitAttr{Type: RC, SendCQ: a.cq, RecvCQ: a.cq,
+		Cap: QPCap{MaxSendWR: -1}})
 	is(err, ErrInvalid, "QP of negative depth")
-	_, err = ca.CreateQP(a.pd, &QPInitAttr{Type: RC, SendCQ: a.cq, RecvCQ: a.cq, Cap: QPCap{MaxSendSGE: 33}})
+	_, err = ca.CreateQP(a.pd, &QPInitAttr{Type: RC, SendCQ: a.cq, RecvCQ: a.cq,
+		Cap: QPCap{MaxSendSGE: 33}})
 	is(err, rxe.ErrQPCap, "QP of 33 SGEs")
 	_, err = ca.CreateCQ(0)
 	is(err, rxe.ErrCQSize, "CQ of depth 0")
@@ -437,7 +445,8 @@ func TestNoNeighbour(t *testing.T) {
 	start := time.Now()
 	err := a.qp.ConnectRC(0, ConnInfo{GID: GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 14: 0, 15: 99}},
 		ConnOptions{SGIDIndex: gid(t, a.c, false).Index})
-	if !errors.Is(err, netdev.ErrNoNeighbour) || time.Since(start) > netdev.ResolveTimeout+time.Second {
+	limit := netdev.ResolveTimeout + time.Second
+	if !errors.Is(err, netdev.ErrNoNeighbour) || time.Since(start) > limit {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 	t.Log(err)

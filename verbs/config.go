@@ -99,17 +99,17 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case out.Queues < 1 || out.Queues > rxe.MaxShards:
-		return out, fmt.Errorf("Queues %d: want 1 to %d", out.Queues, rxe.MaxShards)
+		return out, fmt.Errorf("%d queues: want 1 to %d", out.Queues, rxe.MaxShards)
 	case out.Progress != ProgressPoller && out.Progress != ProgressCaller:
 		return out, fmt.Errorf("unknown %v", out.Progress)
 	case out.VLAN < 0 || out.VLAN > 4094:
 		return out, fmt.Errorf("VLAN %d: want 1 to 4094, or 0 for none", out.VLAN)
 	case out.Window < 0 || out.Window > 1<<22:
-		return out, fmt.Errorf("Window %d: want 1 to 4194304 packets", out.Window)
+		return out, fmt.Errorf("window of %d packets: want 1 to 4194304", out.Window)
 	case len(out.Pin) != 0 && len(out.Pin) < out.Queues:
-		return out, fmt.Errorf("Pin names %d CPUs for %d queues", len(out.Pin), out.Queues)
+		return out, fmt.Errorf("%d CPUs to pin %d threads to", len(out.Pin), out.Queues)
 	case out.RingSize != 0 && out.RingSize&(out.RingSize-1) != 0:
-		return out, fmt.Errorf("RingSize %d: want a power of two", out.RingSize)
+		return out, fmt.Errorf("ring size %d: want a power of two", out.RingSize)
 	}
 	return out, nil
 }

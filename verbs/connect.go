@@ -9,7 +9,8 @@ type ConnInfo struct {
 	GID GID
 }
 
-// ConnOptions are the attributes that ConnectRC sets. The zero value of each takes the default named.
+// ConnOptions are the attributes that ConnectRC sets. The zero value of each takes the default
+// named.
 type ConnOptions struct {
 	SGIDIndex    int    // own address
 	PathMTU      int    // bytes; 0: the port's largest

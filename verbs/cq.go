@@ -14,10 +14,10 @@ import (
 
 // ErrCQOverflow is returned by Poll and Wait when more completions came than the CQ holds: some are
 // lost, and the QPs that made them are in state ERR.
-var ErrCQOverflow = errors.New("completion queue overflowed: make it deeper than all work it serves")
+var ErrCQOverflow = errors.New("completion queue overflowed: make it as deep as all work it serves")
 
-// WC is a work completion (struct ibv_wc). With a Status other than WCSuccess only WRID, Status, QPN
-// and VendorErr are valid.
+// WC is a work completion (struct ibv_wc). With a Status other than WCSuccess only WRID, Status,
+// QPN and VendorErr are valid.
 type WC struct {
 	WRID      uint64
 	Status    WCStatus

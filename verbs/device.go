@@ -22,13 +22,14 @@ import (
 // Errors of a Context and its objects.
 var (
 	ErrClosed  = errors.New("device is closed")                           // after Context.Close
-	ErrBusy    = errors.New("object is still in use")                     // EBUSY: destroy its users first
+	ErrBusy    = errors.New("object is still in use")                     // EBUSY: its users go first
 	ErrForeign = errors.New("object belongs to another device or domain") // EINVAL
 	ErrInvalid = errors.New("invalid argument")                           // EINVAL
 )
 
 // Context is one opened RoCE device: a network interface with some of its queues. Its methods, and
-// those of the objects made from it, may be called from any goroutine, if they do not say otherwise.
+// those of the objects made from it, may be called from any goroutine, if they do not say
+// otherwise.
 type Context struct {
 	cfg      Config
 	name     string

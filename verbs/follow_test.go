@@ -88,11 +88,12 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
-// TestAddressesFollowed: a new address becomes a GID that peers can use at once; one that goes leaves
-// the others' indexes alone.
+// TestAddressesFollowed: a new address becomes a GID that peers can use at once; one that goes
+// leaves the others' indexes alone.
 func TestAddressesFollowed(t *testing.T) {
 	l := nettest.New(t, nettest.Config{})
-	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	a := newEnd(t, openIn(t, l.A, Config{}), endConfig{})
+	b := newEnd(t, openIn(t, l.B, Config{}), endConfig{})
 	old := gid(t, b.c, false)
 	added := netip.MustParsePrefix("10.77.0.77/24")
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: added.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}}
@@ -109,8 +110,10 @@ func TestAddressesFollowed(t *testing.T) {
 	}
 	ga := gid(t, a.c, false)
 	a.peer, b.peer = b, a
-	a.must(a.qp.ConnectRC(a.psn, ConnInfo{QPN: b.qp.Num(), PSN: b.psn, GID: now.GID}, ConnOptions{SGIDIndex: ga.Index}))
-	b.must(b.qp.ConnectRC(b.psn, ConnInfo{QPN: a.qp.Num(), PSN: a.psn, GID: ga.GID}, ConnOptions{SGIDIndex: now.Index}))
+	a.must(a.qp.ConnectRC(a.psn, ConnInfo{QPN: b.qp.Num(), PSN: b.psn, GID: now.GID},
+		ConnOptions{SGIDIndex: ga.Index}))
+	b.must(b.qp.ConnectRC(b.psn, ConnInfo{QPN: a.qp.Num(), PSN: a.psn, GID: ga.GID},
+		ConnOptions{SGIDIndex: now.Index}))
 	testWrite(t, a, b, 1000)
 	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrDel(i, address) })
 	awaitEvent(t, b.c, EventGIDChange)
@@ -125,7 +128,8 @@ func TestAddressesFollowed(t *testing.T) {
 // TestNeighbourFollowed: the peer's link address changes under a live connection.
 func TestNeighbourFollowed(t *testing.T) {
 	l := nettest.New(t, nettest.Config{})
-	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	a := newEnd(t, openIn(t, l.A, Config{}), endConfig{})
+	b := newEnd(t, openIn(t, l.B, Config{}), endConfig{})
 	connect(t, a, b, ConnOptions{})
 	testWrite(t, a, b, 100)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0x33, 0x44}

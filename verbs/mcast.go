@@ -10,9 +10,9 @@ import (
 	"github.com/roxie-rdma/roxie/internal/netdev"
 )
 
-// groups are the multicast groups the device's QPs are in. The kernel is made to join each through a
-// UDP socket of its own, so that the NIC's filter and the switches (by IGMP and MLD) let it in; no
-// datagram is ever read there.
+// groups are the multicast groups the device's QPs are in. The kernel is made to join each
+// through a UDP socket of its own, so that the NIC's filter and the switches (by IGMP and MLD)
+// let it in; no datagram is ever read there.
 type groups struct {
 	c      *Context
 	v4, v6 int // sockets of the interface's network namespace, -1 without
@@ -37,9 +37,9 @@ func openGroups(c *Context) *groups {
 	return g
 }
 
-// AttachMcast makes a UD QP a member of a multicast group (ibv_attach_mcast): datagrams to the group
-// come to its receive queue. Being a member already is fine. Errors: rxe.ErrQPType for another type of
-// QP or an address that is no group; the kernel's, when it cannot join.
+// AttachMcast makes a UD QP a member of a multicast group (ibv_attach_mcast): datagrams to the
+// group come to its receive queue. Being a member already is fine. Errors: rxe.ErrQPType for
+// another type of QP or an address that is no group; the kernel's, when it cannot join.
 func (q *QP) AttachMcast(group GID) error {
 	g := q.ctx.groups
 	g.mu.Lock()

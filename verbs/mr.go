@@ -62,8 +62,8 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return m, nil
 }
 
-// AllocMR maps size bytes of fresh zeroed memory, page aligned and outside the Go heap, and registers
-// it. Its memory is given back by Close, of the MR or of the Context, not by Dereg.
+// AllocMR maps size bytes of fresh zeroed memory, page aligned and outside the Go heap, and
+// registers it. Its memory is given back by Close, of the MR or of the Context, not by Dereg.
 func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("allocate %d bytes: %w", size, ErrInvalid)
@@ -78,8 +78,12 @@ func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
 		return nil, fmt.Errorf("register %d bytes: %w", size, err)
 	}
 	pd.ctx.mu.Lock()
+	defer pd.ctx.mu.Unlock()
+	if pd.ctx.mapped == nil { // closed meanwhile
+		unmapMemory(buf)
+		return nil, ErrClosed
+	}
 	pd.ctx.mapped[m] = buf
-	pd.ctx.mu.Unlock()
 	return m, nil
 }
 
@@ -142,12 +146,12 @@ const (
 	ReregAccess
 )
 
-// Rereg changes memory, domain or rights of a region of RegMR or AllocMR in one step (ibv_rereg_mr):
-// a packet finds the old registration or the new one. The keys stay. When it returns nothing of the
-// old one is in use any more: memory it has left is the application's, rights it has lost are gone.
-// Arguments without their flag are not looked at. The region is unchanged after an error: ErrBusy
-// while windows are bound to it, ErrInvalid for a fast region and as in RegMR, ErrForeign,
-// ErrClosed, mr.ErrAccess.
+// Rereg changes memory, domain or rights of a region of RegMR or AllocMR in one step
+// (ibv_rereg_mr): a packet finds the old registration or the new one. The keys stay. When it
+// returns nothing of the old one is in use any more: memory it has left is the application's,
+// rights it has lost are gone. Arguments without their flag are not looked at. The region is
+// unchanged after an error: ErrBusy while windows are bound to it, ErrInvalid for a fast region
+// and as in RegMR, ErrForeign, ErrClosed, mr.ErrAccess.
 func (m *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 	if err := m.rereg(flags, pd, buf, access); err != nil {
 		return fmt.Errorf("register region %#x again: %w", uint32(m.key), err)
@@ -198,8 +202,8 @@ func (m *MR) rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
 // may read and write it; while the device works on it, only LoadFlag may look.
 func (m *MR) Bytes() []byte { return m.buf }
 
-// Addr is the address of the first byte for SGEs and for peers (the IOVA); 0 with ZeroBased. Of a fast
-// region, it is the one of the next registration.
+// Addr is the address of the first byte for SGEs and for peers (the IOVA); 0 with ZeroBased. Of a
+// fast region, it is the one of the next registration.
 func (m *MR) Addr() uint64 { return m.addr }
 
 // Len is the region's size in bytes; of a fast region, what is mapped for the next registration.

@@ -97,8 +97,8 @@ func readInterface(conn *netdev.Conn, ifname string, queues int) (netdev.Link, a
 	case !link.Up:
 		return link, nil, fmt.Errorf("%w: `ip link set %s up`", ErrDown, link.Name)
 	case link.RXQueues < queues || link.TXQueues < queues:
-		return link, nil, fmt.Errorf("%s has %d receive and %d transmit queues, %d are wanted: take fewer, "+
-			"or `ethtool -L`", link.Name, link.RXQueues, link.TXQueues, queues)
+		return link, nil, fmt.Errorf("%s has %d receive and %d transmit queues, %d are wanted: "+
+			"take fewer, or `ethtool -L`", link.Name, link.RXQueues, link.TXQueues, queues)
 	}
 	addrs, err := conn.Addrs(link.Index)
 	return link, addrs, err
@@ -190,13 +190,11 @@ func (c *Context) Close() error {
 		errs = append(errs, p.link.Close())
 	}
 	c.closeKernel()
-	c.mu.Lock() // deviceGone has seen shut, or its goroutine is counted
-	c.mu.Unlock()
-	c.workers.Wait()
-	c.mu.Lock()
+	c.mu.Lock() // from here on deviceGone sees shut, or its goroutine is counted
 	mapped := c.mapped
 	c.mapped = nil
 	c.mu.Unlock()
+	c.workers.Wait()
 	for m, buf := range mapped {
 		unmapMemory(buf)
 		m.buf = nil

@@ -49,7 +49,9 @@ type memSlot struct {
 }
 
 func newMemLink() *memLink {
-	return &memLink{wake: make(chan struct{}, 1), out: make([]byte, pairFrame), timer: time.NewTimer(0)}
+	return &memLink{
+		wake: make(chan struct{}, 1), out: make([]byte, pairFrame), timer: time.NewTimer(0),
+	}
 }
 
 func (l *memLink) Receive(max int) int {

@@ -302,8 +302,8 @@ func (p *poller) run(cpu int, spin time.Duration) {
 	}
 }
 
-// yield lets others have the CPU between two vain turns: the goroutine that waits for what the shard
-// brings may need it.
+// yield lets others have the CPU between two vain turns: the goroutine that waits for what the
+// shard brings may need it.
 func (p *poller) yield(free bool, idle int) {
 	if free {
 		runtime.Gosched()
@@ -346,8 +346,8 @@ func (p *poller) sleep(now rxe.Time) {
 // watch keeps the thread out of the way of a goroutine that polls: it looks now and then whether
 // that still comes. It reports false when the thread is to move the shard.
 //
-// A look costs the other threads of a busy machine some 20 µs. So it looks often at a goroutine that
-// has just begun, and once a millisecond at one that has been polling for long.
+// A look costs the other threads of a busy machine some 20 µs. So it looks often at a goroutine
+// that has just begun, and once a millisecond at one that has been polling for long.
 func (p *poller) watch() bool {
 	if p.callerAway() >= callerGrace {
 		return false
@@ -394,8 +394,8 @@ func (p *poller) lookClosely() {
 	}
 }
 
-// nap sleeps like an idle thread although a goroutine polls, because nothing moves. It reports false
-// if something is left to do.
+// nap sleeps like an idle thread although a goroutine polls, because nothing moves. It reports
+// false if something is left to do.
 func (p *poller) nap() bool {
 	if !p.mu.TryLock() {
 		return false

@@ -195,8 +195,9 @@ func (q *QP) Modify(a *QPAttr, mask AttrMask) error {
 	e := rxe.QPAttr{
 		State: a.State, CurState: a.CurState, EnSQDAsyncNotify: a.EnSQDAsyncNotify,
 		AccessFlags: a.AccessFlags, PKeyIndex: a.PKeyIndex, Port: a.Port, QKey: a.QKey,
-		PathMTU: uint32(max(a.PathMTU, 0)), Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
-		RQPSN: a.RQPSN, SQPSN: a.SQPSN, MaxQPRdAtomic: a.MaxQPRdAtomic,
+		PathMTU: uint32(max(a.PathMTU, 0)), Timeout: a.Timeout, RetryCnt: a.RetryCnt,
+		RNRRetry: a.RNRRetry,
+		RQPSN:    a.RQPSN, SQPSN: a.SQPSN, MaxQPRdAtomic: a.MaxQPRdAtomic,
 		MaxDestRdAtomic: a.MaxDestRdAtomic, MinRNRTimer: a.MinRNRTimer, DestQPN: a.DestQPN,
 	}
 	if mask&AttrPathMTU != 0 {
@@ -258,7 +259,8 @@ func (q *QP) Stats() rxe.QPCounters {
 }
 
 // Destroy ends the QP (ibv_destroy_qp). When it returns, the device touches none of its buffers any
-// more; completions it has made can still be polled, others will not come. A second call does nothing.
+// more; completions it has made can still be polled, others will not come. A second call does
+// nothing.
 func (q *QP) Destroy() error {
 	if first, err := q.bury(); err != nil || !first {
 		return err

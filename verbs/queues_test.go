@@ -111,7 +111,8 @@ func TestAtomicsOverShards(t *testing.T) {
 	const each = 2000
 	var ends []*end
 	for i := range 2 {
-		a, b := newEnd(t, ca, endConfig{shard: i + 1}), newEnd(t, cb, endConfig{shard: i + 1, pd: target.pd})
+		a := newEnd(t, ca, endConfig{shard: i + 1})
+		b := newEnd(t, cb, endConfig{shard: i + 1, pd: target.pd})
 		connect(t, a, b, ConnOptions{})
 		ends = append(ends, a)
 	}
@@ -279,7 +280,8 @@ func TestFastMR(t *testing.T) {
 		a.send(write)
 		a.done(WCSuccess)
 		b.seen()
-		if got := append(bytes.Clone(mem[0][20:]), mem[1][:170]...); !bytes.Equal(got, a.mr.Bytes()[:250]) {
+		got := append(bytes.Clone(mem[0][20:]), mem[1][:170]...)
+		if !bytes.Equal(got, a.mr.Bytes()[:250]) {
 			t.Error("WRITE to a region of two segments arrived changed")
 		}
 		win, err := b.pd.AllocMW(MWType2)
@@ -289,8 +291,8 @@ func TestFastMR(t *testing.T) {
 		b.send(SendWR{Opcode: WRBindMW, MW: win, MR: bindable, Key: win.RKey().Inc(), Access: RemoteWrite,
 			Addr: bindable.Addr() + 1000, Length: 100})
 		b.done(WCSuccess)
-		a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 100)}, RemoteAddr: bindable.Addr() + 1000,
-			RKey: win.RKey()})
+		a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 100)},
+			RemoteAddr: bindable.Addr() + 1000, RKey: win.RKey()})
 		a.done(WCSuccess)
 		if err := bindable.Dereg(); err == nil {
 			t.Error("a region with a window was deregistered")

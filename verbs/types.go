@@ -183,7 +183,7 @@ type AttrError = rxe.AttrError
 // GRHBytes stand before the payload in every receive buffer of a UD QP.
 const GRHBytes = rxe.GRHBytes
 
-// LoadFlag reads one byte with acquire semantics. If it sees the last byte of an inbound RDMA WRITE,
-// all bytes of that WRITE are visible to the caller: the one way to learn of data without a
+// LoadFlag reads one byte with acquire semantics. If it sees the last byte of an inbound RDMA
+// WRITE, all bytes of that WRITE are visible to the caller: the one way to learn of data without a
 // completion. All other reads of memory that a peer writes to belong behind a completion.
 func LoadFlag(p *byte) byte { return mr.LoadFlag(p) }

@@ -21,7 +21,8 @@ func (e *end) startUD(psn PSN) {
 
 func (e *end) ahTo(c *Context, ipv6 bool) *AH {
 	e.t.Helper()
-	ah, err := e.pd.CreateAH(&AHAttr{DGID: gid(e.t, c, ipv6).GID, SGIDIndex: gid(e.t, e.c, ipv6).Index})
+	own := gid(e.t, e.c, ipv6).Index
+	ah, err := e.pd.CreateAH(&AHAttr{DGID: gid(e.t, c, ipv6).GID, SGIDIndex: own})
 	e.must(err)
 	return ah
 }
@@ -44,7 +45,8 @@ func TestUD(t *testing.T) {
 					RemoteQPN: to.qp.Num(), RemoteQKey: testQKey})
 				a.done(WCSuccess)
 				r := to.done(WCSuccess)
-				if r.ByteLen != 4096+GRHBytes || r.SrcQP != a.qp.Num() || r.Flags != WCGRH|WCWithImm || r.Imm != 99 {
+				if r.ByteLen != 4096+GRHBytes || r.SrcQP != a.qp.Num() ||
+					r.Flags != WCGRH|WCWithImm || r.Imm != 99 {
 					t.Errorf("receive %+v", r)
 				}
 				if !bytes.Equal(to.mr.Bytes()[GRHBytes:GRHBytes+4096], a.mr.Bytes()[:4096]) {
@@ -69,8 +71,8 @@ func TestMulticast(t *testing.T) {
 			{0: 0xff, 1: 0x0e, 14: 7, 15: 9},
 		} {
 			send := newEnd(t, ca, endConfig{typ: UD, shard: 1})
-			members := []*end{newEnd(t, ca, endConfig{typ: UD, shard: 2}), newEnd(t, cb, endConfig{typ: UD, shard: 1}),
-				newEnd(t, cb, endConfig{typ: UD, shard: 2})}
+			members := []*end{newEnd(t, ca, endConfig{typ: UD, shard: 2}),
+				newEnd(t, cb, endConfig{typ: UD, shard: 1}), newEnd(t, cb, endConfig{typ: UD, shard: 2})}
 			for _, e := range append(members, send) {
 				e.startUD(1)
 				e.must(e.qp.AttachMcast(group))
@@ -84,7 +86,8 @@ func TestMulticast(t *testing.T) {
 				RemoteQKey: testQKey})
 			send.done(WCSuccess)
 			for i, m := range members {
-				if c := m.done(WCSuccess); c.ByteLen != GRHBytes+6 || string(m.mr.Bytes()[GRHBytes:GRHBytes+6]) != "to all" {
+				c := m.done(WCSuccess)
+				if got := string(m.mr.Bytes()[GRHBytes : GRHBytes+6]); c.ByteLen != GRHBytes+6 || got != "to all" {
 					t.Errorf("member %d received %+v", i, c)
 				}
 			}
@@ -118,8 +121,8 @@ func TestUC(t *testing.T) {
 		testSend(t, a, b, 100001)
 		fill(a.mr.Bytes(), 9)
 		b.recv(1)
-		a.send(SendWR{Opcode: WRRDMAWriteWithImm, SGList: []SGE{a.mr.SGE(0, 10000)}, RemoteAddr: b.mr.Addr(),
-			RKey: b.mr.RKey()})
+		a.send(SendWR{Opcode: WRRDMAWriteWithImm, SGList: []SGE{a.mr.SGE(0, 10000)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
 		a.done(WCSuccess)
 		if c := b.done(WCSuccess); c.Opcode != WCRecvRDMAWithImm || c.ByteLen != 10000 {
 			t.Errorf("completion %+v", c)

@@ -217,7 +217,8 @@ func (e *end) done(want WCStatus) WC {
 	e.t.Helper()
 	w := e.wait(1)[0]
 	if w.Status != want {
-		e.t.Fatalf("completion %d of QP %#x: %v (%v), want %v", w.WRID, w.QPN, w.Status, w.VendorErr, want)
+		e.t.Fatalf("completion %d of QP %#x: %v (%v), want %v", w.WRID, w.QPN, w.Status,
+			w.VendorErr, want)
 	}
 	return w
 }

@@ -25,7 +25,7 @@ type SendWR struct {
 	RemoteQPN  QPN    // UD
 	RemoteQKey uint32 // UD; with bit 31 set, the QP's own goes out
 
-	MR        *MR    // REG_MR: the region, with its present key and memory; BIND_MW: the region to bind to
+	MR        *MR    // REG_MR: the region, with its present key and memory; BIND_MW: the parent
 	MW        *MW    // BIND_MW: the window
 	Key       Key    // BIND_MW, type 2: the new key, of the window's index
 	Access    Access // REG_MR, BIND_MW

@@ -1,11 +1,11 @@
-// Package capture writes what a device receives and sends to pcapng files, which Wireshark and tshark
-// read. tcpdump sees nothing of AF_XDP traffic: it has to be recorded from inside.
+// Package capture writes what a device receives and sends to pcapng files, which Wireshark and
+// tshark read. tcpdump sees nothing of AF_XDP traffic: it has to be recorded from inside.
 //
 //	shard ──► copy ──► bounded queue ──► goroutine ──► file
 //
-// Each packet carries its time in nanoseconds, its direction (epb_flags) and its queue (epb_queue). A
-// disk that is slower than the traffic costs frames of the capture, which are counted and noted in
-// the file (epb_dropcount), never time of the shard.
+// Each packet carries its time in nanoseconds, its direction (epb_flags) and its queue
+// (epb_queue). A disk that is slower than the traffic costs frames of the capture, which are
+// counted and noted in the file (epb_dropcount), never time of the shard.
 package capture
 
 import (
@@ -91,9 +91,9 @@ func New(out io.WriteCloser, ifname string) (*Writer, error) {
 	return w, nil
 }
 
-// Frame records one frame, given in one or two pieces, which it copies. flags are pcapng's epb_flags:
-// 1 for inbound, 2 for outbound. It never waits: with too much to write the frame is not recorded,
-// see Dropped. Errors of writing show at Close.
+// Frame records one frame, given in one or two pieces, which it copies. flags are pcapng's
+// epb_flags: 1 for inbound, 2 for outbound. It never waits: with too much to write the frame is
+// not recorded, see Dropped. Errors of writing show at Close.
 func (w *Writer) Frame(flags uint32, queue int, t time.Time, head, tail []byte) {
 	if w.closed.Load() {
 		return
