@@ -110,7 +110,8 @@ type Config struct {
 	Test      Test
 	Transport Transport // RC
 	Size      int       // bytes of a message; 65536 (bandwidth) or 2 (latency); atomics: 8
-	All       bool      // sizes 2, 4, … 2^23 instead, on UD up to the PMTU
+	All       bool      // sizes 2, 4, … instead, up to Largest, on UD up to the PMTU
+	Largest   int       // 2^23
 	Iters     int       // messages of each QP and size; 5000 for write_bw, else 1000
 	Duration  time.Duration
 	PMTU      int // 256 … 4096; the largest that fits the link, of both sides the smaller one
@@ -149,11 +150,15 @@ func (c *Config) validate() error {
 	if err := c.checkTransport(); err != nil {
 		return err
 	}
+	least := 1
+	if c.Transport == UD {
+		least = 0 // what one packet takes, see sizes
+	}
 	for _, f := range []struct {
 		flag            string
 		value, min, max int
 	}{
-		{"-s", c.Size, 1, maxSize},
+		{"-s", c.Size, least, maxSize},
 		{"-n", c.Iters, 1, 1 << 40},
 		{"-q", c.QPs, 1, maxQPs},
 		{"-t", c.TXDepth, 1, maxDepth},
@@ -214,6 +219,7 @@ func (c *Config) fillDefaults() {
 		set(&c.Iters, defaultWriteBW)
 	}
 	set(&c.Iters, defaultIters)
+	set(&c.Largest, maxAllSize)
 	set(&c.QPs, 1)
 	set(&c.TXDepth, DefaultTXDepth)
 	set(&c.RXDepth, DefaultRXDepth)
@@ -266,9 +272,9 @@ func (c *Config) sizes(pmtu int) ([]int, error) {
 		}
 		return []int{size}, nil
 	}
-	largest := maxAllSize
+	largest := c.Largest
 	if c.Transport == UD {
-		largest = pmtu
+		largest = min(largest, pmtu)
 	}
 	var all []int
 	for s := 2; s <= largest; s *= 2 {

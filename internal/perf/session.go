@@ -39,12 +39,16 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.close()
-	results, err := e.session(ctx, &hooks)
-	if err != nil {
-		return nil, err
+	return e.run(ctx, &hooks)
+}
+
+// run is Run on an opened interface.
+func (e *endpoint) run(ctx context.Context, hooks *Hooks) ([]Result, error) {
+	results, err := e.session(ctx, hooks)
+	if closeErr := e.close(); err == nil && closeErr != nil {
+		err = closeErr
 	}
-	return results, e.close()
+	return results, err
 }
 
 func (e *endpoint) session(ctx context.Context, hooks *Hooks) (results []Result, err error) {
