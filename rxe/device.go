@@ -23,17 +23,18 @@ const (
 
 // Config sets up a Device. Zero values take the defaults named.
 type Config struct {
-	Shards   int           // 1..64, default 1
-	Keys     *mr.Table     // default: a table of its own
-	Grace    *mr.Grace     // default: one over Shards
-	Rand     func() uint64 // required: seeds QPN allocation; the engine has no other randomness
-	MaxPMTU  uint32        // largest path MTU of the port in bytes, default 4096
-	MaxQP    int           // QPs per shard at most, 1..2^20, default 65536
-	Window   uint32        // packets in flight per QP at most, 1..2^22, default 128
-	Budget   uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
-	AckEvery uint32        // AckReq at least every so many packets, default 64
-	Credits  bool          // responders advertise receive credits (IBTA 9.7.7.2) instead of "not given"
-	Handover uint32        // frames between two shards, power of two, default 256
+	Shards    int           // 1..64, default 1
+	Keys      *mr.Table     // default: a table of its own
+	Grace     *mr.Grace     // default: one over Shards
+	Rand      func() uint64 // required: seeds QPN allocation; the engine has no other randomness
+	MaxPMTU   uint32        // largest path MTU of the port in bytes, default 4096
+	MaxQP     int           // QPs per shard at most, 1..2^20, default 65536
+	Window    uint32        // packets in flight per QP at most, 1..2^22, default 128
+	MinWindow uint32        // of these a QP may always have, whatever is lost: 1..Window, default 2
+	Budget    uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
+	AckEvery  uint32        // AckReq at least every so many packets, default 64
+	Credits   bool          // responders advertise receive credits (IBTA 9.7.7.2) instead of "not given"
+	Handover  uint32        // frames between two shards, power of two, default 256
 }
 
 func (c *Config) validate() error {
@@ -53,6 +54,7 @@ func (c *Config) validate() error {
 	}
 	def(&c.MaxPMTU, 4096)
 	def(&c.Window, 128)
+	def(&c.MinWindow, min(windowMin, c.Window))
 	def(&c.Budget, 2*c.Window)
 	def(&c.AckEvery, 64)
 	def(&c.Handover, 256)
@@ -60,7 +62,7 @@ func (c *Config) validate() error {
 		c.MaxQP = 1 << 16
 	}
 	if !validPMTU(c.MaxPMTU) || c.MaxQP < 1 || c.MaxQP > 1<<20 || c.Window > 1<<22 ||
-		c.Handover != ringSlots(c.Handover) {
+		c.MinWindow > c.Window || c.Handover != ringSlots(c.Handover) {
 		return errors.New("Config: PMTU, QP limit, window or hand-over size out of range")
 	}
 	if c.Grace == nil {

@@ -63,7 +63,8 @@ func (r *requester) reset(q *QP) {
 	c := q.SQ.cons.Load()
 	*r = requester{entries: entries, sges: sges, maxSGE: q.init.MaxSend,
 		tail: c, ack: c, cur: c, head: c, gatherOf: c - 1}
-	r.cwnd, r.ssthresh = min(windowStart, q.dev.cfg.Window), q.dev.cfg.Window
+	cfg := &q.dev.cfg
+	r.cwnd, r.ssthresh = min(max(windowStart, cfg.MinWindow), cfg.Window), cfg.Window
 }
 
 // start sets the first PSN (RTR to RTS).
@@ -581,7 +582,7 @@ func (q *QP) lost(timeout bool) {
 	}
 	q.shard.C.WindowHalved++
 	r.inRecovery, r.recover = true, r.sent
-	r.ssthresh = max(r.cwnd/2, windowMin)
+	r.ssthresh = max(r.cwnd/2, q.dev.cfg.MinWindow)
 	r.cwnd, r.acc = r.ssthresh, 0
 }
 
