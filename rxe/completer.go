@@ -16,6 +16,9 @@ func (q *QP) complete(p *wire.Packet) {
 		return
 	}
 	if p.PSN.Diff(r.una) < 0 || p.PSN.Diff(r.sent) >= 0 {
+		if p.Info.Flags&wire.FlagAck != 0 && p.PSN.Next() == r.una && p.AETH().Syndrome().Kind() == wire.KindACK {
+			q.credit(p.AETH()) // the last ACK again, sent for its credits
+		}
 		q.drop(ReasonStaleAck) // of an earlier flight, or of nothing
 		return
 	}
@@ -41,20 +44,41 @@ func (q *QP) completeAck(p *wire.Packet) {
 	case wire.KindRNR:
 		q.nakRNR(p.PSN, syn.Timer())
 	case wire.KindNAK:
-		q.Stats.NAKsRcvd++
-		q.shard.C.NAKsRcvd++
-		if q.ackThrough(p.PSN.Add(wire.PSNMask)) && syn.NAK() != wire.NAKPSNSeq {
-			// Refused behind an answer that is still missing: ask for that first, the
-			// peer will say again what it thinks of the rest.
-			q.impliedNAK()
-			q.retire()
-			return
-		}
-		q.retire()
-		q.nak(syn.NAK())
+		q.completeNAK(p.PSN, syn.NAK())
 	default:
 		q.drop(ReasonAckReserved)
 	}
+}
+
+// completeNAK takes a NAK of PSN x. Everything before it is acknowledged.
+func (q *QP) completeNAK(x PSN, code wire.NAKCode) {
+	if code > wire.NAKInvalidRD {
+		q.drop(ReasonAckReserved)
+		return
+	}
+	q.Stats.NAKsRcvd++
+	q.shard.C.NAKsRcvd++
+	if q.ackThrough(x.Add(wire.PSNMask)) && code != wire.NAKPSNSeq && !q.oldestHas(x) {
+		// Refused behind an answer that is still missing: ask for that first, the peer will
+		// say again what it thinks of the rest.
+		q.impliedNAK()
+		q.retire()
+		return
+	}
+	q.retire()
+	q.nak(code)
+}
+
+// oldestHas reports whether PSN x belongs to the oldest unacknowledged message: a READ that is cut
+// in the middle, whatever part of its answer is missing.
+func (q *QP) oldestHas(x PSN) bool {
+	r := &q.req
+	r.skipDoneLocals()
+	if r.ack == r.head {
+		return false
+	}
+	e := r.entry(r.ack)
+	return e.state == entryStarted && x.Diff(e.first) >= 0 && x.Diff(e.last) <= 0
 }
 
 // nak handles the NAK codes, everything before the PSN it names being acknowledged.
@@ -65,6 +89,10 @@ func (q *QP) nak(code wire.NAKCode) {
 		q.shard.C.RcvdSeqErr++
 		if r.rnrWait {
 			q.drop(ReasonRNRWait)
+			return
+		}
+		if r.psn == r.una {
+			q.drop(ReasonStaleAck) // a copy: everything is about to be sent again already
 			return
 		}
 		if r.retries == 0 {
@@ -175,10 +203,16 @@ func (q *QP) progressed(was PSN) {
 	if int32(r.cur-r.ack) < 0 {
 		r.cur = r.ack
 	}
+	if r.rnrWait {
+		// The packet that was refused has been accepted after all: the network had a copy of it.
+		// What was sent behind it is lost.
+		r.rnrWait = false
+		q.rewind()
+	}
 	q.account()
 	if r.una == r.sent {
 		q.shard.wheel.clear(&q.timer)
-	} else if !r.rnrWait {
+	} else {
 		q.armAck()
 	}
 	q.shard.wantRequest(q)
@@ -292,12 +326,12 @@ func (q *QP) placeResponse(p *wire.Packet, e *sendEntry) (WCStatus, Reason) {
 // scatterSend writes src at offset off of e's SGEs.
 func (q *QP) scatterSend(e *sendEntry, off uint32, src []byte) bool {
 	sges := q.req.sgesOf(q.req.ack)
-	return q.scatter(sges, uint64(off), src, false) == mr.FaultNone
+	return q.scatter(q.pd, sges, uint64(off), src, false) == mr.FaultNone
 }
 
-// scatter writes src at message offset off into sges. With last, the final byte becomes visible
-// after all others. The caller has made sure that it fits.
-func (q *QP) scatter(sges []SGE, off uint64, src []byte, last bool) mr.Fault {
+// scatter writes src at message offset off into sges, whose keys are of domain pd. With last, the
+// final byte becomes visible after all others. The caller has made sure that it fits.
+func (q *QP) scatter(pd mr.PD, sges []SGE, off uint64, src []byte, last bool) mr.Fault {
 	for i := 0; len(src) > 0 && i < len(sges); i++ {
 		size := uint64(sges[i].Length)
 		if off >= size {
@@ -306,7 +340,7 @@ func (q *QP) scatter(sges []SGE, off uint64, src []byte, last bool) mr.Fault {
 		}
 		n := min(size-off, uint64(len(src)))
 		va := sges[i].Addr + off
-		v, f := q.shard.check(sges[i].LKey, q.pd, q.qpn, mr.LocalWrite, va, n)
+		v, f := q.shard.check(sges[i].LKey, pd, q.qpn, mr.LocalWrite, va, n)
 		if f != mr.FaultNone {
 			return f
 		}
@@ -350,7 +384,7 @@ func (q *QP) failOldest(st WCStatus, why Reason) {
 // for grace; a failed entry ends the send queue.
 func (q *QP) retire() {
 	r := &q.req
-	if q.state == StateErr {
+	if q.state == StateErr || q.state == StateSQE {
 		q.flush()
 		return
 	}
@@ -405,7 +439,7 @@ func (q *QP) sendError(e *sendEntry) {
 		return
 	}
 	if q.typ == RC {
-		q.toError(why)
+		q.toError()
 		return
 	}
 	q.setState(StateSQE)
@@ -439,7 +473,7 @@ func (q *QP) pushCQE(cq *CQ, c *CQE, solicited bool) bool {
 	if cq.dead.CompareAndSwap(false, true) {
 		q.shard.emit(Event{Type: EventCQErr, CQ: cq, Reason: ReasonCQOverflow})
 	}
-	q.toError(ReasonCQOverflow)
+	q.toError()
 	return false
 }
 

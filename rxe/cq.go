@@ -53,7 +53,7 @@ type cqLane struct {
 type CQ struct {
 	Num   uint32
 	lanes []*cqLane // by shard; nil where no QP of the shard uses it
-	depth uint32
+	depth atomic.Uint32
 	used  atomic.Int32  // completions in all lanes
 	armed atomic.Uint32 // cqIdle, cqArmed, cqArmedSolicited
 	dead  atomic.Bool   // overflowed
@@ -65,20 +65,21 @@ func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth < 1 || depth > MaxCQE {
 		return nil, ErrCQSize
 	}
-	c := &CQ{Num: d.nextCQ.Add(1), lanes: make([]*cqLane, len(d.shards)), depth: uint32(depth)}
+	c := &CQ{Num: d.nextCQ.Add(1), lanes: make([]*cqLane, len(d.shards))}
+	c.depth.Store(uint32(depth))
 	return c, nil
 }
 
 // attach makes sure that shard s has a lane. Control path, shard held.
 func (c *CQ) attach(s int) {
 	if c.lanes[s] == nil {
-		n := ringSlots(c.depth)
+		n := ringSlots(c.depth.Load())
 		c.lanes[s] = &cqLane{mem: make([]uint64, n*cqeWords), mask: n - 1}
 	}
 }
 
-// Depth is how many completions the queue holds.
-func (c *CQ) Depth() int { return int(c.depth) }
+// Depth is how many completions the queue holds. Any goroutine.
+func (c *CQ) Depth() int { return int(c.depth.Load()) }
 
 // Dead reports whether the queue has overflowed; it then takes no more completions.
 func (c *CQ) Dead() bool { return c.dead.Load() }
@@ -86,7 +87,7 @@ func (c *CQ) Dead() bool { return c.dead.Load() }
 // push stores e in shard s's lane. It reports whether an armed queue fired, and false in ok when
 // the queue is full or dead: the first such call is the one that must raise CQ_ERR.
 func (c *CQ) push(s int, e *CQE, solicited bool) (fired, ok bool) {
-	if c.used.Add(1) > int32(c.depth) || c.dead.Load() {
+	if c.used.Add(1) > int32(c.depth.Load()) || c.dead.Load() {
 		c.used.Add(-1)
 		return false, false
 	}
@@ -174,7 +175,7 @@ func (c *CQ) Resize(depth int) error {
 			c.lanes[i] = l.resized(ringSlots(uint32(depth)))
 		}
 	}
-	c.depth = uint32(depth)
+	c.depth.Store(uint32(depth))
 	return nil
 }
 

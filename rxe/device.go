@@ -32,6 +32,7 @@ type Config struct {
 	Window    uint32        // packets in flight per QP at most, 1..2^22, default 128
 	MinWindow uint32        // of these a QP may always have, whatever is lost: 1..Window, default 2
 	Budget    uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
+	VLAN      uint16        // tag of the port's datagrams, 0 = none; connections bring their own
 	AckEvery  uint32        // AckReq at least every so many packets, default 64
 	Credits   bool          // responders advertise receive credits (IBTA 9.7.7.2) instead of "not given"
 	Handover  uint32        // frames between two shards, power of two, default 256
@@ -62,7 +63,7 @@ func (c *Config) validate() error {
 		c.MaxQP = 1 << 16
 	}
 	if !validPMTU(c.MaxPMTU) || c.MaxQP < 1 || c.MaxQP > 1<<20 || c.Window > 1<<22 ||
-		c.MinWindow > c.Window || c.Handover != ringSlots(c.Handover) {
+		c.VLAN > 4094 || c.MinWindow > c.Window || c.Handover != ringSlots(c.Handover) {
 		return errors.New("Config: PMTU, QP limit, window or hand-over size out of range")
 	}
 	if c.Grace == nil {
@@ -179,7 +180,10 @@ func (t *qpTable) remove(n wire.QPN) {
 	}
 }
 
-// alloc finds the next free number. The table always has one: QPs are far fewer.
+// maxQPs is how many QPs a device can have: half of the numbers, so that none is used again soon.
+const maxQPs = 1 << 23
+
+// alloc finds the next free number. There is one as long as there are no more than maxQPs.
 func (t *qpTable) alloc() wire.QPN {
 	for {
 		n := t.next

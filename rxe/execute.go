@@ -28,6 +28,13 @@ func (q *QP) execute(p *wire.Packet) verdict {
 	default:
 		return q.executeAtomic(p)
 	}
+	var epoch mr.Epoch
+	if f&wire.FlagInv != 0 {
+		var v verdict
+		if epoch, v = q.invalidate(mr.Key(p.Inv())); !v.ok {
+			return v
+		}
+	}
 	r.psn = p.PSN.Next()
 	if f&wire.FlagEnd == 0 {
 		r.kind = f & (wire.FlagSend | wire.FlagWrite)
@@ -35,10 +42,23 @@ func (q *QP) execute(p *wire.Packet) verdict {
 	}
 	r.kind = 0
 	r.msn = (r.msn + 1) & wire.PSNMask
-	if r.recv.held {
-		return q.completeRecv(p)
+	if f&(wire.FlagSend|wire.FlagImm) != 0 {
+		q.completeRecv(p, epoch)
 	}
 	return accepted
+}
+
+// invalidate carries out what a SEND_WITH_INV asks for, after its data is placed and before it
+// counts as executed. It returns the grace that the completion waits for. The peer learns of a
+// failure by a NAK remote access error, and the receive WQE fails with REM_INV_REQ_ERR.
+func (q *QP) invalidate(key mr.Key) (mr.Epoch, verdict) {
+	if _, fault := q.dev.keys.Invalidate(key, q.pd, uint32(q.qpn)); fault != mr.FaultNone {
+		q.shard.C.KeyFaults[fault]++
+		v := remoteAccess(fault)
+		v.reason, v.status = ReasonInvalidate, WCRemInvReqErr
+		return 0, v
+	}
+	return q.dev.grace.Next(), accepted
 }
 
 // executeSend places a SEND's payload into the receive WQE's buffers.
@@ -54,21 +74,25 @@ func (q *QP) executeSend(p *wire.Packet) verdict {
 		return v
 	}
 	last := p.Info.Flags&wire.FlagEnd != 0
-	sges := r.sges[:r.recv.nsge]
-	if len(p.Data1) == 0 {
-		if f := q.scatter(sges, r.got, p.Data0, last); f != mr.FaultNone {
-			return remoteOp(faultReason(f), WCLocProtErr)
-		}
-	} else {
-		if f := q.scatter(sges, r.got, p.Data0, false); f != mr.FaultNone {
-			return remoteOp(faultReason(f), WCLocProtErr)
-		}
-		if f := q.scatter(sges, r.got+uint64(len(p.Data0)), p.Data1, last); f != mr.FaultNone {
-			return remoteOp(faultReason(f), WCLocProtErr)
-		}
+	f := q.scatterRecv(r.got, p.Data0, last && len(p.Data1) == 0)
+	if f == mr.FaultNone && len(p.Data1) > 0 {
+		f = q.scatterRecv(r.got+uint64(len(p.Data0)), p.Data1, last)
+	}
+	if f != mr.FaultNone {
+		return remoteOp(faultReason(f), WCLocProtErr)
 	}
 	r.got += n
 	return accepted
+}
+
+// scatterRecv writes src at offset off into the buffers of the receive WQE in hand. Those of an SRQ
+// are of the SRQ's protection domain, which need not be the QP's.
+func (q *QP) scatterRecv(off uint64, src []byte, last bool) mr.Fault {
+	pd := q.pd
+	if q.srq != nil {
+		pd = q.srq.PD
+	}
+	return q.scatter(pd, q.resp.sges[:q.resp.recv.nsge], off, src, last)
 }
 
 // executeWrite places a WRITE's payload. The key is looked up for each packet, for all that is
@@ -112,34 +136,24 @@ func (s *Shard) copyHook() {
 	}
 }
 
-// completeRecv makes the receive completion of the message that has just ended. An invalidation
-// the message asks for comes first, and its grace before the completion.
-func (q *QP) completeRecv(p *wire.Packet) verdict {
+// completeRecv makes the receive completion of the message that has just ended, after the grace of
+// epoch if that is not zero.
+func (q *QP) completeRecv(p *wire.Packet, epoch mr.Epoch) {
 	r := &q.resp
 	f := p.Info.Flags
 	c := CQE{WRID: r.recv.id, QPN: q.qpn, Opcode: WCRecv, ByteLen: uint32(r.got)}
 	if f&wire.FlagWrite != 0 {
 		c.Opcode, c.ByteLen = WCRecvRDMAWithImm, r.length
 	}
-	var epoch mr.Epoch
 	if f&wire.FlagImm != 0 {
 		c.Flags |= WCWithImm
 		c.Imm = p.Imm()
 	}
 	if f&wire.FlagInv != 0 {
-		key := mr.Key(p.Inv())
-		if _, fault := q.dev.keys.Invalidate(key, q.pd, uint32(q.qpn)); fault != mr.FaultNone {
-			q.shard.C.KeyFaults[fault]++
-			v := remoteAccess(fault)
-			v.reason, v.status = ReasonInvalidate, WCRemInvReqErr
-			return v
-		}
-		epoch = q.dev.grace.Next()
 		c.Flags |= WCWithInv
-		c.Imm = uint32(key)
+		c.Imm = p.Inv()
 	}
 	q.finishRecv(&c, p.Solicited, epoch)
-	return accepted
 }
 
 // acceptRead admits a READ: its responses are made when it is their turn.

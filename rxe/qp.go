@@ -89,6 +89,10 @@ func (d *Device) CreateQP(s *Shard, in QPInit) (*QP, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.qps.count >= maxQPs {
+		s.bells.release(q)
+		return nil, fmt.Errorf("create %v QP: %w", in.Type, ErrQPLimit)
+	}
 	if in.Type == GSI {
 		if d.qps.get(QPNGSI) != nil {
 			s.bells.release(q)
@@ -220,6 +224,9 @@ func (q *QP) reset() {
 // Modify changes the QP's state and attributes as libibverbs' ibv_modify_qp. The shard must be
 // held. Errors are *AttrError or wrap ErrAttrValue; the QP is unchanged then.
 func (q *QP) Modify(a *QPAttr, mask AttrMask) error {
+	if q.dead {
+		return fmt.Errorf("QP is destroyed: %w", ErrBadState)
+	}
 	from, to := q.state, q.state
 	if mask&AttrState != 0 {
 		to = a.State
@@ -235,6 +242,10 @@ func (q *QP) Modify(a *QPAttr, mask AttrMask) error {
 	}
 	if from == StateSQD && q.req.draining && to != StateErr && to != StateReset {
 		return fmt.Errorf("send queue is draining: %w", ErrBadState)
+	}
+	if n := q.resp.unanswered(); mask&AttrMaxDestRdAtomic != 0 && int(a.MaxDestRdAtomic) < n {
+		return fmt.Errorf("MAX_DEST_RD_ATOMIC %d: the peer has %d requests outstanding: %w",
+			a.MaxDestRdAtomic, n, ErrBadState)
 	}
 	if to == StateReset {
 		q.reset()
@@ -253,11 +264,17 @@ func (q *QP) apply(a *QPAttr, mask AttrMask) {
 			f()
 		}
 	}
-	set(AttrEnSQDAsyncNotify, func() { cur.EnSQDAsyncNotify = a.EnSQDAsyncNotify })
+	if a.State == StateSQD && mask&AttrState != 0 { // asked for anew each time
+		cur.EnSQDAsyncNotify = mask&AttrEnSQDAsyncNotify != 0 && a.EnSQDAsyncNotify
+	}
 	set(AttrAccessFlags, func() { cur.AccessFlags = a.AccessFlags })
 	set(AttrPKeyIndex, func() { cur.PKeyIndex = a.PKeyIndex })
 	set(AttrPort, func() { cur.Port = a.Port })
-	set(AttrQKey, func() { cur.QKey = a.QKey })
+	set(AttrQKey, func() {
+		if q.typ != GSI { // whose Q_Key is fixed
+			cur.QKey = a.QKey
+		}
+	})
 	set(AttrAV, func() { cur.AV = a.AV })
 	set(AttrPathMTU, func() { cur.PathMTU, q.pmtu = a.PathMTU, a.PathMTU })
 	set(AttrTimeout, func() { cur.Timeout = a.Timeout })
@@ -286,7 +303,7 @@ func (q *QP) apply(a *QPAttr, mask AttrMask) {
 // enter carries out what a state begins with.
 func (q *QP) enter(from, to QPState) {
 	if to == StateErr {
-		q.toError(ReasonFlushed)
+		q.toError()
 		return
 	}
 	q.setState(to)
@@ -337,7 +354,10 @@ func (q *QP) checkSend(wr *SendWR) error {
 	if !postable(q.typ, wr.Opcode) {
 		return ErrBadOpcode
 	}
-	if wr.Flags&SendInline != 0 && inlineOK(wr.Opcode) {
+	if wr.Flags&SendInline != 0 {
+		if !inlineOK(wr.Opcode) {
+			return ErrInlineOp
+		}
 		if len(wr.Inline) > int(q.init.MaxInline) {
 			return ErrInlineSize
 		}
@@ -359,7 +379,7 @@ func (q *QP) checkSend(wr *SendWR) error {
 			return ErrAlignment
 		}
 	case WRRDMARead:
-		if (n+uint64(q.pmtuForPost())-1)/uint64(q.pmtuForPost()) >= 1<<23 {
+		if n <= MaxMessage && packets(uint32(n), q.pmtuForPost()) > maxOutstanding {
 			return ErrReadLen
 		}
 	}
@@ -525,18 +545,14 @@ func (q *QP) ackNext() { q.turn = false; q.resp.force = true }
 
 // toError moves the QP to ERR: timers stop and everything posted is flushed (IBTA 10.3.1.7). The
 // responder may still owe the NAK that says why.
-func (q *QP) toError(why Reason) {
+func (q *QP) toError() {
 	if q.state == StateErr {
 		return
 	}
-	was := q.state
 	q.setState(StateErr)
 	q.shard.wheel.clear(&q.timer)
 	q.req.stopped(q)
-	q.resp.stopped(q, was)
+	q.resp.stopped()
+	q.resp.lastWQE = q.srq != nil
 	q.flush()
-	if q.srq != nil {
-		q.shard.emit(Event{Type: EventQPLastWQE, QP: q})
-	}
-	_ = why
 }

@@ -57,12 +57,14 @@ func (q *Queue) reserve() ([]uint64, uint32) {
 	return q.slot(p), p
 }
 
-// posted is how many records after index from the consumer may take. A producer index that is not
-// within depth of the consumer is a broken producer: nothing is taken.
+// posted is how many records after index from, which lies between the indices, the consumer may
+// take. A producer index that is not within depth of the consumer, or was moved back, is a broken
+// producer: nothing is taken.
 func (q *Queue) posted(from uint32) uint32 {
-	p := q.prod.Load()
-	if p-q.cons.Load() > q.depth {
+	c := q.cons.Load()
+	all, taken := q.prod.Load()-c, from-c
+	if all > q.depth || taken > all {
 		return 0
 	}
-	return p - from
+	return all - taken
 }

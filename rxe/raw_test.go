@@ -59,13 +59,19 @@ type rawConfig struct {
 	srq     *rxe.SRQ
 	cqDepth int
 	credits bool
+	sges    int // per work request, 4
+	inline  int // bytes, 128
+	v6      bool
+	vlan    int // 0: no tag
+
 }
 
 // qpIn makes a QP in the given state, facing a raw peer.
 func qpIn(t testing.TB, state rxe.QPState, c rawConfig) *rawPeer {
 	t.Helper()
 	f := sim.New(sim.Config{})
-	n, err := f.AddNode(sim.NodeConfig{Device: rxe.Config{Credits: c.credits}})
+	n, err := f.AddNode(sim.NodeConfig{V6: c.v6,
+		Device: rxe.Config{Credits: c.credits, VLAN: uint16(c.vlan)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +81,8 @@ func qpIn(t testing.TB, state rxe.QPState, c rawConfig) *rawPeer {
 	p.cq, err = n.Dev.NewCQ(c.cqDepth)
 	p.must(err)
 	p.q, err = n.Dev.CreateQP(p.s, rxe.QPInit{Type: c.typ, PD: pd, SendCQ: p.cq, RecvCQ: p.cq, SRQ: c.srq,
-		MaxSendWR: uint32(c.sendWR), MaxRecvWR: uint32(c.recvWR), MaxSend: 4, MaxRecv: 4, MaxInline: 128})
+		MaxSendWR: uint32(c.sendWR), MaxRecvWR: uint32(c.recvWR), MaxSend: uint32(c.sges), MaxRecv: uint32(c.sges),
+		MaxInline: uint32(c.inline)})
 	p.must(err)
 	p.around = make([]byte, guardBytes+1<<16+guardBytes)
 	p.mem, err = n.Reg(pd, p.around[guardBytes:guardBytes+1<<16], memAddr, sim.AllAccess)
@@ -104,6 +111,8 @@ func (p *rawPeer) setDefaults(c *rawConfig) {
 	def(&c.sendWR, 16)
 	def(&c.recvWR, 16)
 	def(&c.cqDepth, 256)
+	def(&c.sges, 4)
+	def(&c.inline, 128)
 	if c.rd < 0 {
 		c.rd = 0
 	}
@@ -125,7 +134,14 @@ func (p *rawPeer) bring(state rxe.QPState, c rawConfig) {
 	p.t.Helper()
 	peerMAC := wire.MAC{2, 0, 0, 0, 0, 0xfe}
 	peerGID := wire.GIDFromIPv4([4]byte{10, 0, 0, 254})
-	ours := wire.Path{SrcMAC: p.n.MAC, DstMAC: peerMAC, VLAN: -1, Src: p.n.GID, Dst: peerGID,
+	if c.v6 {
+		peerGID = wire.GID{0: 0xfd, 15: 254}
+	}
+	vlan := int16(-1)
+	if c.vlan != 0 {
+		vlan = int16(c.vlan)
+	}
+	ours := wire.Path{SrcMAC: p.n.MAC, DstMAC: peerMAC, VLAN: vlan, Src: p.n.GID, Dst: peerGID,
 		HopLimit: 64, SrcPort: 0xc123}
 	p.path = ours
 	p.path.SrcMAC, p.path.DstMAC, p.path.Src, p.path.Dst = ours.DstMAC, ours.SrcMAC, ours.Dst, ours.Src
@@ -151,7 +167,12 @@ func (p *rawPeer) bring(state rxe.QPState, c rawConfig) {
 		a.State = st
 		p.must(p.q.Modify(&a, steps[st]|rxe.AttrState))
 	}
-	if state > rxe.StateRTS && state != rxe.StateSQE {
+	switch {
+	case state == rxe.StateSQE: // entered by a failure only
+		p.post(rxe.SendWR{Opcode: rxe.WRSend, SGEs: []rxe.SGE{{Length: 1, LKey: 1}}, AH: 1})
+		p.poll()
+		p.state(rxe.StateSQE)
+	case state > rxe.StateRTS:
 		a.State = state
 		p.must(p.q.Modify(&a, rxe.AttrState))
 	}
@@ -230,6 +251,7 @@ func (p *rawPeer) frame(k packet) []byte {
 // sent is a packet the QP under test has transmitted.
 type sent struct {
 	op      wire.Opcode
+	frame   []byte
 	psn     wire.PSN
 	ackReq  bool
 	syn     wire.Syndrome
@@ -288,7 +310,7 @@ func (p *rawPeer) parse(b []byte) sent {
 	if r := wire.Parse(wire.Frame{Head: b}, &k); r != wire.ReasonOK {
 		p.t.Fatalf("QP sent a bad frame: %v", r)
 	}
-	s := sent{op: k.Op, psn: k.PSN, ackReq: k.AckReq, payload: append([]byte(nil), k.Data0...)}
+	s := sent{op: k.Op, frame: b, psn: k.PSN, ackReq: k.AckReq, payload: append([]byte(nil), k.Data0...)}
 	if k.Info.RETHOff != 0 {
 		s.va, s.rkey, s.length = k.RETH().VA(), mr.Key(k.RETH().RKey()), int(k.RETH().Length())
 	}

@@ -102,7 +102,7 @@ func (q *QP) take() bool {
 	if e.state == entryNew && !postable(q.typ, e.opcode) {
 		e.fail(WCLocQPOpErr, ReasonBadWQE)
 	}
-	if e.state == entryNew && e.opcode == WRRDMARead && packets(e.length, q.pmtu) >= 1<<23 {
+	if e.state == entryNew && e.opcode == WRRDMARead && packets(e.length, q.pmtu) > maxOutstanding {
 		e.fail(WCLocLenErr, ReasonMsgTooLong)
 	}
 	if e.state == entryNew && atomicOp(e.opcode) && (e.length != 8 || e.remoteAddr%8 != 0) {
@@ -140,11 +140,6 @@ func packets(n, pmtu uint32) uint32 {
 // nextRequest builds the next request packet, or returns 0 when none may be sent now.
 // A datagram delivered inside the device is -1.
 func (q *QP) nextRequest(f Frame) int {
-	switch q.state {
-	case StateRTS, StateSQD:
-	default:
-		return 0
-	}
 	e := q.nextToSend()
 	if e == nil {
 		return 0
@@ -161,7 +156,7 @@ func (q *QP) nextRequest(f Frame) int {
 // nextToSend finds the entry whose packet may go out now, running local operations on the way.
 func (q *QP) nextToSend() *sendEntry {
 	r := &q.req
-	for !r.rnrWait {
+	for !r.rnrWait && (q.state == StateRTS || q.state == StateSQD) {
 		if r.cur == r.head {
 			if r.halted || q.state == StateSQD || !q.take() {
 				return nil
@@ -176,7 +171,7 @@ func (q *QP) nextToSend() *sendEntry {
 		case e.local():
 			if e.state != entryNew {
 				r.cur++ // executed before a rewind
-			} else if !q.runLocal(e) {
+			} else if q.state == StateSQD || !q.runLocal(e) {
 				return nil
 			}
 		case e.state == entryNew:
@@ -211,7 +206,7 @@ func (q *QP) mayStart(e *sendEntry) bool {
 			q.retire()
 			return false
 		}
-		if r.reads >= uint32(q.attr.MaxQPRdAtomic) {
+		if r.reads >= uint32(q.attr.MaxQPRdAtomic) || !r.psnsFor(q.psnCount(e)) {
 			return false
 		}
 	}
@@ -229,6 +224,26 @@ func (e *sendEntry) consumesCredit() bool {
 	return false
 }
 
+// maxOutstanding is how many PSNs may be unacknowledged at most: with more, new could not be told
+// from old.
+const maxOutstanding = 1<<23 - 1
+
+// psnsFor reports whether n more PSNs can be outstanding. Only a READ takes many at once; packets
+// of other messages are bounded by the window.
+func (r *requester) psnsFor(n uint32) bool {
+	used := uint32(r.nxt-r.una) & wire.PSNMask
+	return used == 0 || used+n <= maxOutstanding
+}
+
+// psnCount is how many PSNs e takes.
+func (q *QP) psnCount(e *sendEntry) uint32 {
+	switch e.opcode {
+	case WRAtomicCmpSwap, WRAtomicFetchAdd, WRFlush, WRAtomicWrite:
+		return 1
+	}
+	return packets(e.length, q.pmtu)
+}
+
 // mayContinue applies the QP's window and the shard's budget.
 func (q *QP) mayContinue() bool {
 	if q.typ != RC {
@@ -241,12 +256,7 @@ func (q *QP) mayContinue() bool {
 // startMessage gives e its PSNs.
 func (q *QP) startMessage(e *sendEntry) {
 	r := &q.req
-	n := uint32(1)
-	switch e.opcode {
-	case WRAtomicCmpSwap, WRAtomicFetchAdd, WRFlush, WRAtomicWrite:
-	default:
-		n = packets(e.length, q.pmtu)
-	}
+	n := q.psnCount(e)
 	e.first, e.last = r.nxt, r.nxt.Add(n-1)
 	r.nxt = r.nxt.Add(n)
 	e.state = entryStarted
@@ -266,7 +276,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	k := uint32(r.psn.Diff(e.first))
 	op, n := q.segment(e, k)
 	last := r.psn == e.last
-	hdr := q.tmpl.Begin(f.Head, op)
+	hdr := q.begin(f, op)
 	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
 		return q.sendFault()
 	}
@@ -282,6 +292,17 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	q.advance(e, r.psn.Next(), int(n))
 	return q.tmpl.Finish(f, op, int(n))
 }
+
+// begin starts a packet of a connection. Its MigReq bit says that the path is not about to change,
+// as it must where there is no alternate one (IBTA 17.2.8); rxe sends 0.
+func (q *QP) begin(f Frame, op wire.Opcode) []byte {
+	hdr := q.tmpl.Begin(f.Head, op)
+	(*wire.BTH)(hdr).SetMigReq(true)
+	return hdr
+}
+
+// windowFull reports whether the packet being built is the last one the window admits.
+func (r *requester) windowFull() bool { return uint32(r.psn.Diff(r.una))+1 >= r.cwnd }
 
 // windowFull reports whether the packet being built is the last one that the window or the budget
 // admits.
@@ -387,7 +408,7 @@ func (q *QP) sendAnswered(f Frame, e *sendEntry) int {
 	case WRAtomicWrite:
 		op, off, n = wire.RCAtomicWrite, 0, 8
 	}
-	hdr := q.tmpl.Begin(f.Head, op)
+	hdr := q.begin(f, op)
 	if n > 0 && !q.gather(f, q.tmpl.HeaderLen(op), e, 0, n) {
 		return q.sendFault()
 	}
@@ -426,7 +447,7 @@ func (q *QP) sendUC(f Frame, e *sendEntry) int {
 	r := &q.req
 	k := uint32(r.psn.Diff(e.first))
 	op, n := q.segment(e, k)
-	hdr := q.tmpl.Begin(f.Head, op)
+	hdr := q.begin(f, op)
 	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
 		return q.sendFault()
 	}

@@ -37,6 +37,7 @@ type responder struct {
 	failing   bool // the QP is in ERR and owes the NAK that says why
 
 	established bool
+	lastWQE     bool          // in ERR with an SRQ: the event is still to come
 	deferred    []deferredCQE // receive completions that wait for grace, in order
 }
 
@@ -52,7 +53,7 @@ func (r *responder) reset(q *QP) {
 
 // stopped drops what is owed when the QP leaves the working states, except the NAK that tells the
 // peer why and the answers before it.
-func (r *responder) stopped(q *QP, was QPState) {
+func (r *responder) stopped() {
 	if !r.failing {
 		r.queue = r.queue[:0]
 		r.nakOwed = false
@@ -69,6 +70,7 @@ type verdict struct {
 	reason Reason
 	syn    wire.Syndrome // NAK or RNR NAK to send
 	status WCStatus      // for a receive WQE held, if the QP fails
+	event  EventType     // if it fails and none is held
 	fatal  bool          // QP to ERR
 	ok     bool
 }
@@ -77,16 +79,17 @@ var accepted = verdict{ok: true}
 
 func invalidRequest(why Reason) verdict {
 	return verdict{reason: why, syn: wire.NAKSyndrome(wire.NAKInvalidRequest), fatal: true,
-		status: WCRemInvReqErr}
+		status: WCRemInvReqErr, event: EventQPReqErr}
 }
 
 func remoteAccess(f mr.Fault) verdict {
 	return verdict{reason: faultReason(f), syn: wire.NAKSyndrome(wire.NAKRemoteAccess), fatal: true,
-		status: WCRemAccessErr}
+		status: WCLocAccessErr, event: EventQPAccessErr}
 }
 
 func remoteOp(why Reason, st WCStatus) verdict {
-	return verdict{reason: why, syn: wire.NAKSyndrome(wire.NAKRemoteOp), fatal: true, status: st}
+	return verdict{reason: why, syn: wire.NAKSyndrome(wire.NAKRemoteOp), fatal: true, status: st,
+		event: EventQPFatal}
 }
 
 // respond takes a request packet of an RC QP.
@@ -155,12 +158,10 @@ func (q *QP) refuse(p *wire.Packet, v verdict) {
 	r.failing = true
 	if r.recv.held {
 		q.recvError(v.status, v.reason)
-	} else if v.status == WCRemAccessErr {
-		q.shard.emit(Event{Type: EventQPAccessErr, QP: q, Reason: v.reason})
 	} else {
-		q.shard.emit(Event{Type: EventQPReqErr, QP: q, Reason: v.reason})
+		q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
 	}
-	q.toError(v.reason)
+	q.toError()
 }
 
 // recvError completes the receive WQE of the message in hand with an error.
@@ -177,10 +178,10 @@ func (q *QP) checkRequest(p *wire.Packet) verdict {
 	if v := q.checkEnabled(p); !v.ok {
 		return v
 	}
-	if v := q.checkLength(p); !v.ok {
+	if v := q.checkResources(p); !v.ok {
 		return v
 	}
-	return q.checkResources(p)
+	return q.checkLength(p)
 }
 
 // checkSequence compares the opcode with the message in progress.
@@ -264,7 +265,7 @@ func (q *QP) checkLength(p *wire.Packet) verdict {
 			return invalidRequest(ReasonMessageLength)
 		}
 	case f&wire.FlagRead != 0:
-		if l := p.RETH().Length(); l > MaxMessage || packets(l, q.pmtu) >= 1<<23 {
+		if l := p.RETH().Length(); l > MaxMessage || packets(l, q.pmtu) > maxOutstanding {
 			return invalidRequest(ReasonMessageLength)
 		}
 	case f&wire.FlagAtomic != 0:
@@ -287,7 +288,7 @@ func (q *QP) checkResources(p *wire.Packet) verdict {
 	r := &q.resp
 	f := p.Info.Flags
 	if f&(wire.FlagRead|wire.FlagAtomic|wire.FlagAtomicWrite|wire.FlagFlush) != 0 {
-		if len(r.resources) == 0 || r.resources[r.nextRes].queued {
+		if len(r.resources) == 0 || r.resources[r.nextRes].pending() {
 			return invalidRequest(ReasonNoResources)
 		}
 		return accepted
@@ -353,6 +354,17 @@ func (q *QP) releaseRecv() {
 		q.pushCQE(q.recvCQ, &d.cqe, d.solicited)
 	}
 	r.deferred = r.deferred[:copy(r.deferred, r.deferred[n:])]
+	q.reportLastWQE()
+}
+
+// reportLastWQE tells, once in ERR and behind its last completion, that the QP takes no more from
+// its SRQ (IBTA 11.6.3.2).
+func (q *QP) reportLastWQE() {
+	r := &q.resp
+	if r.lastWQE && len(r.deferred) == 0 {
+		r.lastWQE = false
+		q.shard.emit(Event{Type: EventQPLastWQE, QP: q})
+	}
 }
 
 // flushRecv completes everything posted to the receive queue with WR_FLUSH_ERR. An SRQ's entries
@@ -363,6 +375,7 @@ func (q *QP) flushRecv() {
 		q.recvError(WCWRFlushErr, ReasonFlushed)
 	}
 	if q.srq != nil {
+		q.reportLastWQE()
 		return
 	}
 	for q.RQ.posted(q.RQ.cons.Load()) > 0 {
@@ -397,15 +410,16 @@ func (q *QP) respondUC(p *wire.Packet) {
 	}
 	if v.fatal && r.recv.held && localFault(v.status) {
 		q.recvError(v.status, v.reason)
-		q.toError(v.reason)
+		q.toError()
 		return
 	}
 	q.dropUC(v.reason)
 }
 
-// localFault reports whether a status blames the receiver's own work request.
+// localFault reports whether a status blames the receiver's own work request. One that is too small
+// for the message does not count: UC drops the message then, and the WQE serves the next one.
 func localFault(st WCStatus) bool {
-	return st == WCLocLenErr || st == WCLocProtErr || st == WCLocQPOpErr
+	return st == WCLocProtErr || st == WCLocQPOpErr
 }
 
 // dropUC drops the rest of the current message. A receive WQE in hand serves the next one.

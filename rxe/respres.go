@@ -11,8 +11,9 @@ import (
 // have outstanding have replaced it: for its answer, and for answering again.
 type resource struct {
 	op     wire.Opcode
-	queued bool
-	first  PSN // of the original request
+	queued bool // an answer is to be made
+	done   bool // has been answered once
+	first  PSN  // of the original request
 	last   PSN
 	start  PSN // what is being answered now: all of it, or the part asked for again
 	end    PSN
@@ -24,28 +25,70 @@ type resource struct {
 	orig   uint64 // atomic's original value
 }
 
-// resize makes room for n outstanding READs and atomics of the peer. Answered ones are forgotten.
-func (r *responder) resize(n int) {
-	if cap(r.resources) < n {
-		r.resources = make([]resource, n)
-		r.queue = make([]uint16, 0, n)
+// pending reports whether the peer still waits for the answer. That it is made again does not mean
+// so: the repeated request may be a late copy.
+func (res *resource) pending() bool { return res.queued && !res.done }
+
+// unanswered is how many requests the peer waits for. They are the latest ones.
+func (r *responder) unanswered() (n int) {
+	for i := range r.resources {
+		if r.resources[i].pending() {
+			n++
+		}
 	}
-	r.resources = r.resources[:n]
-	clear(r.resources)
-	r.nextRes = 0
-	r.queue = r.queue[:0]
+	return n
+}
+
+// resize makes room for n outstanding READs and atomics of the peer, at least those unanswered. The
+// latest n are kept.
+func (r *responder) resize(n int) {
+	old, at, queue := r.resources, int(r.nextRes), r.queue
+	r.resources, r.nextRes, r.queue = make([]resource, n), 0, make([]uint16, 0, n)
+	if n == 0 || len(old) == 0 {
+		return
+	}
+	index := make(map[uint16]uint16, n) // old to new
+	for i := max(0, len(old)-n); i < len(old); i++ {
+		from := (at + i) % len(old)
+		if old[from].op != 0 {
+			index[uint16(from)] = uint16(r.nextRes)
+			r.resources[r.nextRes] = old[from]
+			r.nextRes++
+		}
+	}
+	r.nextRes %= uint32(n)
+	for _, i := range queue {
+		if to, kept := index[i]; kept {
+			r.queue = append(r.queue, to)
+		}
+	}
 }
 
 // addResource stores a new request and queues its answer. The caller has made sure of a slot.
 func (q *QP) addResource(res resource) {
 	r := &q.resp
 	i := r.nextRes
+	if r.resources[i].queued {
+		// Being answered again, although the peer has gone on: a late copy of its request.
+		r.unqueue(uint16(i))
+	}
 	res.start, res.end, res.cur, res.part = res.first, res.last, res.first, res.length
 	r.resources[i] = res
 	if r.nextRes++; r.nextRes == uint32(len(r.resources)) {
 		r.nextRes = 0
 	}
 	q.queueAnswer(uint16(i))
+}
+
+// unqueue gives up an answer.
+func (r *responder) unqueue(i uint16) {
+	r.resources[i].queued = false
+	for at, j := range r.queue {
+		if j == i {
+			r.queue = r.queue[:at+copy(r.queue[at:], r.queue[at+1:])]
+			return
+		}
+	}
 }
 
 func (q *QP) queueAnswer(i uint16) {
@@ -67,7 +110,11 @@ func (q *QP) duplicate(p *wire.Packet) {
 		q.oweAck() // with the most recent PSN (IBTA C9-105)
 		return
 	}
-	for i := range r.resources {
+	for n, i := 0, r.nextRes; n < len(r.resources); n++ { // the latest first
+		if i == 0 {
+			i = uint32(len(r.resources))
+		}
+		i--
 		res := &r.resources[i]
 		if res.op != p.Op || p.PSN.Diff(res.first) < 0 || p.PSN.Diff(res.last) > 0 {
 			continue
@@ -104,6 +151,9 @@ func (res *resource) again(p *wire.Packet, pmtu uint32) bool {
 
 // oweAck notes that a positive acknowledgement is due; later ones take its place.
 func (q *QP) oweAck() {
+	if q.state == StateErr {
+		return // its completion did not fit the CQ: the peer must not take it for done
+	}
 	if q.resp.ackOwed {
 		q.shard.C.AckDeferred++
 	}
@@ -146,6 +196,7 @@ func (q *QP) nextResponse(f Frame) int {
 func (q *QP) answered(res *resource) {
 	r := &q.resp
 	res.queued = false
+	res.done = res.done || res.end == res.last
 	r.queue = r.queue[:copy(r.queue, r.queue[1:])]
 }
 
@@ -158,7 +209,7 @@ func (q *QP) ackSyndrome() wire.Syndrome {
 }
 
 func (q *QP) sendAck(f Frame, syn wire.Syndrome, psn PSN) int {
-	hdr := q.tmpl.Begin(f.Head, wire.RCAck)
+	hdr := q.begin(f, wire.RCAck)
 	q.putAETH(hdr, wire.RCAck, syn, psn)
 	return q.tmpl.Finish(f, wire.RCAck, 0)
 }
@@ -179,7 +230,7 @@ func (q *QP) sendResult(f Frame, res *resource) int {
 	if res.op == wire.RCCmpSwap || res.op == wire.RCFetchAdd {
 		op = wire.RCAtomicAck
 	}
-	hdr := q.tmpl.Begin(f.Head, op)
+	hdr := q.begin(f, op)
 	q.putAETH(hdr, op, q.ackSyndrome(), res.first)
 	if off := op.Info().AtomicAckOff; off != 0 {
 		(*wire.AtomicAckETH)(hdr[off:]).SetOrig(res.orig)
@@ -194,7 +245,7 @@ func (q *QP) sendReadResponse(f Frame, res *resource) int {
 	off := k * q.pmtu
 	n := min(res.part-off, q.pmtu)
 	op := readResponseOp(res.cur == res.start, res.cur == res.end)
-	hdr := q.tmpl.Begin(f.Head, op)
+	hdr := q.begin(f, op)
 	if n > 0 {
 		va := res.va + uint64(res.start.Diff(res.first))*uint64(q.pmtu) + uint64(off)
 		v, fault := q.shard.check(res.rkey, q.pd, q.qpn, mr.RemoteRead, va, uint64(n))
@@ -238,7 +289,7 @@ func (q *QP) cutRead(f Frame, res *resource, fault mr.Fault) int {
 	r.queue = r.queue[:0]
 	r.failing, r.nakOwed = true, false
 	q.shard.emit(Event{Type: EventQPAccessErr, QP: q, Reason: faultReason(fault)})
-	q.toError(faultReason(fault))
+	q.toError()
 	q.shard.C.NAKsSent++
 	q.Stats.NAKsSent++
 	return q.sendAck(f, wire.NAKSyndrome(wire.NAKRemoteAccess), psn)

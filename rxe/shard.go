@@ -178,6 +178,10 @@ func (s *Shard) dispatch(f Frame, p *wire.Packet) {
 		s.C.Drops[ReasonNoQP]++
 		return
 	}
+	if p.Dst.IsMulticast() { // a group's datagrams are for QPN 0xffffff
+		s.C.Drops[ReasonNoGroup]++
+		return
+	}
 	if q.shard != s {
 		s.handOver(q.shard, f, q.qpn)
 		return
@@ -203,7 +207,9 @@ func (s *Shard) drain(h *handover) {
 		if !ok {
 			break
 		}
-		if wire.ParseNoICRC(f, p) == wire.ReasonOK {
+		if r := wire.ParseNoICRC(f, p); r != wire.ReasonOK {
+			s.C.Drops[r]++
+		} else {
 			p.DestQP = dest
 			if q := s.dev.qps.get(dest); q != nil && q.shard == s {
 				q.receive(p)

@@ -75,8 +75,10 @@ func (q *QP) sendUD(f Frame, e *sendEntry) int {
 		e.fail(WCLocQPOpErr, ReasonNoAH)
 		return q.sendFault()
 	case e.length > q.pmtu:
-		e.fail(WCLocLenErr, ReasonUDLength)
-		return q.sendFault()
+		// No packet, and no error either (IBTA C10-93.1.1).
+		q.drop(ReasonUDLength)
+		q.sentUnreliable(e)
+		return -1
 	}
 	dest := QPN(e.compareAdd>>32) & 0xffffff
 	if r.udAH != ah || r.udDest != dest {
@@ -159,7 +161,7 @@ func (q *QP) buildUD(f Frame, e *sendEntry) int {
 
 // receiveUD takes a datagram.
 func (q *QP) receiveUD(p *wire.Packet) {
-	if !p.Dst.IsMulticast() && !q.dev.local(&p.Dst) {
+	if !p.Dst.IsMulticast() && !q.dev.local(&p.Dst) || max(p.VLAN, 0) != int16(q.dev.cfg.VLAN) {
 		q.drop(ReasonNotLocal)
 		return
 	}
@@ -175,7 +177,7 @@ func (q *QP) receiveUD(p *wire.Packet) {
 				return
 			}
 			q.recvError(v.status, v.reason)
-			q.toError(v.reason)
+			q.toError()
 			return
 		}
 	}
@@ -187,18 +189,17 @@ func (q *QP) receiveUD(p *wire.Packet) {
 	q.Stats.RcvdPkts++
 	q.Stats.RcvdBytes += uint64(p.PayloadLen)
 	wire.GRH(p, &q.shard.grh)
-	sges := r.sges[:r.recv.nsge]
-	f := q.scatter(sges, 0, q.shard.grh[:], false)
+	f := q.scatterRecv(0, q.shard.grh[:], false)
 	if f == mr.FaultNone {
-		f = q.scatter(sges, GRHBytes, p.Data0, false)
+		f = q.scatterRecv(GRHBytes, p.Data0, false)
 	}
 	if f == mr.FaultNone {
-		f = q.scatter(sges, GRHBytes+uint64(len(p.Data0)), p.Data1, false)
+		f = q.scatterRecv(GRHBytes+uint64(len(p.Data0)), p.Data1, false)
 	}
 	if f != mr.FaultNone {
 		q.drop(faultReason(f))
 		q.recvError(WCLocProtErr, faultReason(f))
-		q.toError(ReasonLocalKey)
+		q.toError()
 		return
 	}
 	c := CQE{WRID: r.recv.id, QPN: q.qpn, Opcode: WCRecv, ByteLen: uint32(n),

@@ -30,6 +30,7 @@ var (
 	ErrQueueFull  = errors.New("work queue is full")
 	ErrTooManySGE = errors.New("more scatter/gather elements than the queue was created for")
 	ErrInlineSize = errors.New("more inline data than the queue was created for")
+	ErrInlineOp   = errors.New("operation cannot take inline data")
 	ErrMsgSize    = errors.New("message is longer than 2^31 bytes")
 	ErrBadOpcode  = errors.New("operation does not exist on this QP type")
 	ErrBadState   = errors.New("QP state does not allow it")

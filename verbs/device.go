@@ -186,7 +186,7 @@ func (c *Context) start(links []Link) error {
 	var err error
 	c.dev, err = rxe.NewDevice(rxe.Config{
 		Shards: len(links), Rand: rand.New(rand.NewPCG(seed, 0)).Uint64, MaxPMTU: uint32(maxPMTU),
-		Window: uint32(c.cfg.Window),
+		Window: uint32(c.cfg.Window), VLAN: uint16(c.cfg.VLAN),
 	}, clock())
 	if err != nil {
 		return err

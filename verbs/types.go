@@ -169,6 +169,7 @@ var (
 	ErrQueueFull  = rxe.ErrQueueFull  // ENOMEM: the work queue is full, poll its CQ
 	ErrTooManySGE = rxe.ErrTooManySGE // more SGEs than QPCap allows
 	ErrInlineSize = rxe.ErrInlineSize // more inline data than QPCap.MaxInline
+	ErrInlineOp   = rxe.ErrInlineOp   // SendInline with an operation that takes none
 	ErrMsgSize    = rxe.ErrMsgSize    // longer than 2^31 bytes
 	ErrBadOpcode  = rxe.ErrBadOpcode  // the QP type does not have the operation
 	ErrBadState   = rxe.ErrBadState   // the QP's state does not allow posting

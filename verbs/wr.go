@@ -43,8 +43,8 @@ type RecvWR struct {
 
 // PostSend adds a work request to the send queue (ibv_post_send). The errors are those of this
 // package that start with Err, as they are: ErrQueueFull, ErrBadState, ErrBadOpcode, ErrTooManySGE,
-// ErrInlineSize, ErrMsgSize, ErrAlignment, ErrReadLen, ErrForeign; nothing is posted then. What can
-// only be seen later, such as a wrong key, ends in a completion.
+// ErrInlineSize, ErrInlineOp, ErrMsgSize, ErrAlignment, ErrReadLen, ErrForeign; nothing is posted
+// then. What can only be seen later, such as a wrong key, ends in a completion.
 func (q *QP) PostSend(wr *SendWR) error {
 	q.sendMu.Lock()
 	err := q.encode(wr)

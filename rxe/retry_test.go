@@ -1,0 +1,234 @@
+package rxe_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/roxie-rdma/roxie/rxe"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+func (p *rawPeer) sendWR(id uint64, n int) rxe.SendWR {
+	return rxe.SendWR{ID: id, Opcode: rxe.WRSend, SGEs: []rxe.SGE{p.mem.SGE(0, n)}}
+}
+
+// TestRNRWaitEndsByProgress: a copy of the refused packet that the network made finds a receive WQE
+// and is acknowledged during the wait: the wait is over, what was sent behind it goes out again, and
+// nothing hangs.
+func TestRNRWaitEndsByProgress(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{rnr: 7, retry: 7})
+	p.post(p.sendWR(1, 8))
+	p.inject(rnr(ourPSN, 0)) // 655 ms
+	p.inject(ack(ourPSN))
+	p.wantWC("1:success")
+	one(t, p.post(p.sendWR(2, 8)))
+	p.inject(ack(ourPSN.Next()))
+	p.wantWC("2:success")
+
+	p.post(p.sendWR(3, 8))
+	p.post(p.writeWR(4, 8))
+	p.inject(rnr(ourPSN.Add(2), 0))
+	if s := one(t, p.inject(ack(ourPSN.Add(2)))); s.psn != ourPSN.Add(3) {
+		t.Fatalf("sent again: %+v", s)
+	}
+	p.inject(ack(ourPSN.Add(3)))
+	p.wantWC("3:success", "4:success")
+	if s := p.advance(2000 * ms); len(s) != 0 || p.s.Deadline() != rxe.Never {
+		t.Fatalf("a timer is still armed; sent %+v", s)
+	}
+}
+
+// TestRNRWaitBehindRead: READ responses come, an RNR NAK of a SEND behind the READ follows: the READ
+// completes, the SEND waits. A response that is missing makes the RNR NAK an implied NAK.
+func TestRNRWaitBehindRead(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{rnr: 7, retry: 7})
+	p.post(p.readWR(1, 500)) // PSNs 0, 1
+	p.post(p.sendWR(2, 8))   // 2
+	p.inject(p.response(wire.RCReadRespFirst, ourPSN, 256), p.response(wire.RCReadRespLast, ourPSN.Next(), 244),
+		rnr(ourPSN.Add(2), 14))
+	p.wantWC("1:success")
+	if s := p.advance(1 * ms); len(s) != 0 {
+		t.Fatalf("sent during the wait: %+v", s)
+	}
+	if s := one(t, p.advance(1*ms)); s.psn != ourPSN.Add(2) {
+		t.Fatalf("sent after the wait: %+v", s)
+	}
+	p.inject(ack(ourPSN.Add(2)))
+	p.wantWC("2:success")
+
+	p = qpIn(t, rxe.StateRTS, rawConfig{rnr: 7, retry: 7})
+	p.post(p.readWR(1, 500))
+	p.post(p.sendWR(2, 8))
+	s := p.inject(p.response(wire.RCReadRespFirst, ourPSN, 256), rnr(ourPSN.Add(2), 14))
+	if len(s) != 2 || s[0].op != wire.RCReadRequest || s[0].psn != ourPSN.Next() || s[0].length != 244 || s[1].psn != ourPSN.Add(2) {
+		t.Fatalf("asked again: %+v", s)
+	}
+}
+
+// TestNAKInRead: a READ that is cut in the middle fails with the NAK's status, whatever part of its
+// answer was lost before; a NAK of what is behind an unanswered READ is an implied NAK for the READ.
+func TestNAKInRead(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	p.post(p.writeWR(1, 8))  // 0
+	p.post(p.readWR(2, 900)) // 1..4
+	p.post(p.writeWR(3, 8))  // 5
+	p.inject(p.response(wire.RCReadRespFirst, ourPSN.Next(), 256), nak(ourPSN.Add(4), wire.NAKRemoteAccess))
+	p.wantWC("1:success", "2:remote access error", "3:Work Request Flushed Error")
+
+	p = qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	p.post(p.readWR(1, 8))  // 0
+	p.post(p.writeWR(2, 8)) // 1
+	s := p.inject(nak(ourPSN.Next(), wire.NAKRemoteAccess))
+	if len(s) != 2 || s[0].op != wire.RCReadRequest {
+		t.Fatalf("asked again: %+v", s)
+	}
+	p.inject(p.response(wire.RCReadRespOnly, ourPSN, 8), nak(ourPSN.Next(), wire.NAKRemoteAccess))
+	p.wantWC("1:success", "2:remote access error")
+}
+
+// TestNAKCopies: copies of one NAK that the network made cost one retry, not one each; reserved NAK
+// codes and syndromes are dropped and counted.
+func TestNAKCopies(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 1})
+	p.post(p.writeWR(1, 8))
+	k := nak(ourPSN, wire.NAKPSNSeq)
+	one(t, p.inject(k, k, k, k))
+	p.state(rxe.StateRTS)
+	for _, syn := range []wire.Syndrome{0x65, 0x7f, 0x40, 0x5f, 0x80, 0xff} {
+		if s := p.inject(packet{op: wire.RCAck, psn: ourPSN, syn: syn}); len(s) != 0 {
+			t.Fatalf("syndrome %#x: sent %+v", syn, s)
+		}
+	}
+	if n := p.s.C.Drops[rxe.ReasonAckReserved]; n != 6 {
+		t.Fatalf("%d reserved syndromes counted, want 6", n)
+	}
+	p.inject(ack(ourPSN))
+	p.wantWC("1:success")
+}
+
+// TestAckBehindRewind: the ACK of the first transmission arrives when the send position has gone
+// back: what it acknowledges is not sent again, a READ in between is asked for where it stands.
+func TestAckBehindRewind(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7, rd: 4})
+	p.post(p.writeWR(1, 700)) // 0..2
+	p.post(p.writeWR(2, 8))   // 3
+	p.post(p.readWR(3, 8))    // 4
+	p.post(p.writeWR(4, 8))   // 5
+	s := p.inject(nak(ourPSN.Next(), wire.NAKPSNSeq), ack(ourPSN.Add(3)))
+	p.wantWC("1:success", "2:success")
+	if len(s) != 2 || s[0].psn != ourPSN.Add(4) || s[1].psn != ourPSN.Add(5) {
+		t.Fatalf("sent again: %+v", s)
+	}
+	p.inject(p.response(wire.RCReadRespOnly, ourPSN.Add(4), 8), ack(ourPSN.Add(5)))
+	p.wantWC("3:success", "4:success")
+}
+
+// TestAckStorm: a peer that acknowledges everything many times over, old and new, changes nothing
+// but what is outstanding.
+func TestAckStorm(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	for i := uint32(0); i < 20; i++ {
+		p.post(p.writeWR(uint64(i), 300)) // 2 PSNs
+		var storm []packet
+		for j := uint32(0); j < 40; j++ {
+			storm = append(storm, ack(ourPSN.Add(j)), ack(ourPSN.Add(wire.PSNMask-j)))
+		}
+		if s := p.inject(storm...); len(s) != 0 {
+			t.Fatalf("message %d: sent %+v", i, s)
+		}
+		if c := p.poll(); len(c) != 1 || c[0].WRID != uint64(i) || c[0].Status != rxe.WCSuccess {
+			t.Fatalf("message %d: %+v", i, c)
+		}
+	}
+	if s := p.advance(1000 * ms); len(s) != 0 || p.s.C.Retransmits != 0 {
+		t.Fatal("something was sent again")
+	}
+}
+
+// TestCreditUpdate: the last ACK again, with more credits, lets a requester go on that has run out
+// of them (IBTA 9.7.7.2).
+func TestCreditUpdate(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{})
+	credits := func(psn wire.PSN, n, msn uint32) packet {
+		return packet{op: wire.RCAck, psn: psn, syn: wire.AckSyndrome(wire.CreditCode(n)), msn: msn}
+	}
+	one(t, p.post(p.sendWR(1, 8)))
+	p.inject(credits(ourPSN, 0, 1))
+	one(t, p.post(p.sendWR(2, 8))) // one may always go
+	for i := uint64(3); i < 6; i++ {
+		if s := p.post(p.sendWR(i, 8)); len(s) != 0 {
+			t.Fatal("sent without credit")
+		}
+	}
+	if s := p.inject(credits(ourPSN, 3, 1)); len(s) != 2 {
+		t.Fatalf("with credits for messages up to 4: %d packets, want 2", len(s))
+	}
+}
+
+// TestPSNsOutstanding: a READ whose answer takes 2^23-1 PSNs waits until nothing is outstanding, and
+// what follows waits for it, so that new PSNs can always be told from old.
+func TestPSNsOutstanding(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{pmtu: 256})
+	whole := rxe.SGE{Addr: memAddr, Length: 256 * (1<<23 - 1), LKey: p.mem.Key} // is not looked at before the answer
+	one(t, p.post(p.writeWR(1, 8)))
+	big := rxe.SendWR{ID: 2, Opcode: rxe.WRRDMARead, SGEs: []rxe.SGE{whole}, RemoteAddr: 1, RKey: 2}
+	if s := p.post(big); len(s) != 0 {
+		t.Fatalf("sent behind an unacknowledged WRITE: %+v", s)
+	}
+	if s := one(t, p.inject(ack(ourPSN))); s.op != wire.RCReadRequest || s.length != 256*(1<<23-1) {
+		t.Fatalf("sent %+v", s)
+	}
+	if s := p.post(p.writeWR(3, 8)); len(s) != 0 {
+		t.Fatalf("sent behind 2^23-1 outstanding PSNs: %+v", s)
+	}
+	p.inject(p.response(wire.RCReadRespFirst, ourPSN.Next(), 256))
+	if p.mem.Buf[0] != byte(ourPSN.Next()) {
+		t.Fatal("the first answer was not used")
+	}
+	big.SGEs[0].Length++
+	if err := p.q.PostSend(&big); !errors.Is(err, rxe.ErrReadLen) {
+		t.Fatalf("a READ of 2^23 PSNs: %v", err)
+	}
+}
+
+// TestTimeoutNever: without an ACK timeout nothing is ever sent again.
+func TestTimeoutNever(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateSQD}, rxe.AttrState))
+	p.must(p.q.Modify(&rxe.QPAttr{Timeout: 0}, rxe.AttrTimeout))
+	p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateRTS}, rxe.AttrState))
+	p.post(p.writeWR(1, 8))
+	if s := p.advance(1000_000 * ms); len(s) != 0 || p.s.Deadline() != rxe.Never {
+		t.Fatalf("%d packets, deadline %v", len(s), p.s.Deadline())
+	}
+}
+
+// TestRetransmitLKeyGone: a retransmission whose own lkey has gone ends with LOC_PROT_ERR (DESIGN 6).
+func TestRetransmitLKeyGone(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	p.post(p.writeWR(1, 8))
+	p.post(p.writeWR(2, 8))
+	p.n.Dev.Keys().Unpublish(p.mem.Key.Index())
+	if s := p.advance(2 * ackT14); len(s) != 0 {
+		t.Fatalf("sent %+v", s)
+	}
+	p.wantWC("1:local protection error", "2:Work Request Flushed Error")
+}
+
+// TestWindow: a requester starts with 16 packets, asks for an ACK before it stops, opens the window
+// with what is acknowledged and halves it after a loss.
+func TestWindow(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+	out := p.post(p.writeWR(1, 256*200))
+	if len(out) != 16 || !out[15].ackReq {
+		t.Fatalf("%d packets at first, AckReq on the last: %v", len(out), out[len(out)-1].ackReq)
+	}
+	out = p.inject(ack(ourPSN.Add(15)))
+	if len(out) != 32 || !out[31].ackReq {
+		t.Fatalf("%d packets after 16 acknowledged, want 32", len(out))
+	}
+	out = p.inject(nak(ourPSN.Add(16), wire.NAKPSNSeq))
+	if len(out) != 16 || out[0].psn != ourPSN.Add(16) {
+		t.Fatalf("%d packets after a loss, want 16", len(out))
+	}
+}
