@@ -35,7 +35,6 @@ func BenchmarkStream(b *testing.B) {
 // stream moves n frames in batches of 32.
 func stream(tx, rx *Socket, size, n int) {
 	for left := n; left > 0 || tx.InFlight() > 0; {
-		tx.Reap()
 		for range min(32, left) {
 			head, _, ok := tx.Reserve()
 			if !ok {

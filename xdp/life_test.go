@@ -57,7 +57,6 @@ func TestOpenClose100(t *testing.T) {
 			t.Fatalf("cycle %d: %v", i, err)
 		}
 		ping(t, a, b)
-		a.Reap()
 		must(t, b.Close())
 		must(t, b.Close())
 		if i == 0 {

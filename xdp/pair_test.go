@@ -165,7 +165,7 @@ func TestPairSizes(t *testing.T) {
 					t.Fatalf("at %#x: Len %d, want %d", at, got, n)
 				}
 				b.Release()
-				if a.Reap() == 0 || a.InFlight() != 0 || a.Pending() != 0 {
+				if a.InFlight() != 0 || a.Pending() != 0 {
 					t.Fatalf("at %#x: %d in flight, %d pending", at, a.InFlight(), a.Pending())
 				}
 			}
@@ -243,7 +243,7 @@ func TestPairBadEntries(t *testing.T) {
 
 	sendPattern(t, a, 100)
 	sendPattern(t, a, 5000)
-	if a.Kick() != KickSent || a.Reap() != 3 {
+	if a.Kick() != KickSent || a.Pending() != 0 {
 		t.Fatal("frames not completed")
 	}
 	for _, addr := range []uint64{1 << 40, 0, uint64(a.rxBase), uint64(a.txBase), ^uint64(0)} {

@@ -218,6 +218,7 @@ func (s *Socket) Pending() int { return len(s.state) - len(s.free) }
 // calls; it makes none if there is nothing to send. EAGAIN means that descriptors are left in the
 // ring (KickAgain; kick again after receiving, even if nothing new is submitted). EBUSY means that
 // the driver dropped one frame, which is counted in Counters.TXDropped; the rest is still sent.
+// Kick then reaps.
 func (s *Socket) Kick() Kicked {
 	if s.gone {
 		return KickGone
@@ -230,11 +231,14 @@ func (s *Socket) Kick() Kicked {
 	} else {
 		s.tx.publish()
 	}
-	if !s.tx.needWakeup() {
+	k := KickSent
+	if s.tx.needWakeup() {
+		k = s.send()
+	} else {
 		s.again = false
-		return KickSent
 	}
-	return s.send()
+	s.Reap() // on veth what was sent is completed now: use its chunks again while they are warm
+	return k
 }
 
 // send makes system calls for as long as they get somewhere.

@@ -60,7 +60,6 @@ type pingPong struct {
 
 // send sends one frame from one end to the other.
 func (p *pingPong) send(from, to *end, seq uint32) error {
-	from.Reap() // the chunk of the last frame, which is still in the cache
 	head, ok := p.reserve(from)
 	if !ok {
 		return errDown // one frame at a time always finds room, unless none completes any more

@@ -88,6 +88,7 @@ type stream struct {
 	sent     atomic.Uint64
 	progress atomic.Uint64 // as last
 	stop     atomic.Bool
+	ended    atomic.Bool // sent is final
 }
 
 // send fills and kicks one batch.
@@ -165,6 +166,7 @@ func (s *stream) oneThread() error {
 		for s.receive() != 0 {
 		}
 		if i%16 == 0 && s.meter.over(s.Duration, s.received) {
+			s.ended.Store(true)
 			return s.finish()
 		}
 		if i%256 == 0 && s.ctx.Err() != nil {
@@ -174,6 +176,7 @@ func (s *stream) oneThread() error {
 }
 
 func (s *stream) sender() error {
+	defer s.ended.Store(true)
 	for !s.stop.Load() {
 		if err := s.send(); err != nil {
 			s.stop.Store(true)
@@ -205,8 +208,11 @@ func (s *stream) receiver() error {
 
 // finish takes what is still under way.
 func (s *stream) finish() error {
-	for end := time.Now().Add(settle); time.Now().Before(end) && s.received < s.sent.Load(); {
-		s.receive()
+	for end := time.Now().Add(settle); time.Now().Before(end); {
+		ended := s.ended.Load()
+		if s.receive(); ended && s.received >= s.sent.Load() {
+			break
+		}
 	}
 	return s.ctx.Err()
 }
