@@ -107,7 +107,8 @@ func (e *replayEnd) bring(access mr.Access) {
 	switch c.typ {
 	case rxe.RC:
 		steps = [3]rxe.AttrMask{rxe.AttrPKeyIndex | rxe.AttrPort | rxe.AttrAccessFlags,
-			rxe.AttrAV | rxe.AttrPathMTU | rxe.AttrDestQPN | rxe.AttrRQPSN | rxe.AttrMaxDestRdAtomic | rxe.AttrMinRNRTimer,
+			rxe.AttrAV | rxe.AttrPathMTU | rxe.AttrDestQPN | rxe.AttrRQPSN | rxe.AttrMaxDestRdAtomic |
+				rxe.AttrMinRNRTimer,
 			rxe.AttrTimeout | rxe.AttrRetryCnt | rxe.AttrRNRRetry | rxe.AttrSQPSN | rxe.AttrMaxQPRdAtomic}
 	case rxe.UC:
 		steps = [3]rxe.AttrMask{rxe.AttrPKeyIndex | rxe.AttrPort | rxe.AttrAccessFlags,

@@ -145,7 +145,8 @@ func differences(kernel, ours *packetView) (all []difference) {
 		}
 	}
 	if all == nil && !bytes.Equal(kernel.raw(), ours.raw()) {
-		all = append(all, difference{"headers", fmt.Sprintf("%x", kernel.raw()), fmt.Sprintf("%x", ours.raw())})
+		all = append(all, difference{"headers", fmt.Sprintf("%x", kernel.raw()),
+			fmt.Sprintf("%x", ours.raw())})
 	}
 	return all
 }
@@ -190,7 +191,8 @@ func parseExceptions(file, text string) (*exceptions, error) {
 		}
 		f := strings.Split(line, "\t")
 		if len(f) != 6 {
-			return nil, fmt.Errorf("%s:%d: %d fields, want capture, packet, field, kernel's, ours, rule", file, i+1, len(f))
+			return nil, fmt.Errorf("%s:%d: %d fields, want capture, packet, field, kernel's, ours, rule",
+				file, i+1, len(f))
 		}
 		n, err := strconv.Atoi(f[1])
 		if err != nil || n < 1 || f[5] == "" {
@@ -300,15 +302,19 @@ func (m *matcher) response(kernel *packetView) {
 	m.mismatch(kernel, nil)
 }
 
-// covered reports whether a response of ours acknowledges at least as much as the kernel's ACK.
-func (m *matcher) covered(kernel *packetView) bool {
+// covered reports whether a response of ours acknowledges at least as much as the kernel's ACK, and
+// none acknowledges the same in another way.
+func (m *matcher) covered(kernel *packetView) (covered bool) {
 	for _, v := range m.ours {
-		if v.p.Info.Flags&wire.FlagAETH != 0 && v.p.AETH().Syndrome().Kind() == wire.KindACK &&
-			v.p.PSN.Diff(kernel.p.PSN) >= 0 {
-			return true
+		if v.p.Info.Flags&wire.FlagAETH == 0 || v.p.AETH().Syndrome().Kind() != wire.KindACK {
+			continue
 		}
+		if v.positiveAck() && v.p.PSN == kernel.p.PSN && !same(kernel, v) {
+			return false
+		}
+		covered = covered || v.p.PSN.Diff(kernel.p.PSN) >= 0
 	}
-	return false
+	return covered
 }
 
 // known reports whether any of ours is the kernel's request, or an excused form of it.

@@ -70,7 +70,7 @@ func (p *player) requester() {
 // nextRequest expects the kernel's request as our next one.
 func (p *player) nextRequest(v *packetView) {
 	p.t.Helper()
-	for end := p.e.now + patience; p.m.next >= len(p.e.sent) && p.e.wait(end); {
+	for end := p.e.now + patience; p.m.next >= len(p.e.sent) && (p.e.wait(end) || p.giveUp()); {
 		p.pump()
 	}
 	p.m.ours = p.e.sent
@@ -94,7 +94,7 @@ func (p *player) recordedRequest(v *packetView) {
 		if p.m.known(v) {
 			return
 		}
-		if !p.e.wait(end) {
+		if !p.e.wait(end) && !p.giveUp() {
 			break
 		}
 	}
@@ -130,6 +130,15 @@ func (p *player) noOthers() {
 // over reports whether the text is at its end, or where the producer gave up.
 func (p *player) over() bool {
 	return p.at == len(p.c.steps) || p.c.steps[p.at].kind == stepMissing
+}
+
+// giveUp goes on behind a completion that the producer waited for in vain.
+func (p *player) giveUp() bool {
+	if p.at == len(p.c.steps) || p.c.steps[p.at].kind != stepMissing {
+		return false
+	}
+	p.at++
+	return true
 }
 
 // pump carries out the steps of the text up to a completion that has not come yet.

@@ -85,7 +85,7 @@ func decodeOnly(t *testing.T, rec *recording) {
 
 // replay plays all conversations of a recording that have packets. Memory lives on from one to the
 // next.
-func replay(t *testing.T, rec *recording, x *exceptions, play func(*player)) {
+func replay(t testing.TB, rec *recording, x *exceptions, play func(*player)) {
 	t.Helper()
 	var want, live [2][]byte
 	for end := range want {
