@@ -37,10 +37,13 @@ var anything = []string{"..."}
 
 var rules = []rule{
 	{"rxe/wire", pure, nil, nil},
-	{"rxe/mr", with(pure, "sync", "sync/atomic", "unsafe"), nil, nil},
+	{"rxe/internal/mutant", pure, nil, nil},
+	{"rxe/mr", with(pure, "sync", "sync/atomic", "unsafe"), []string{"rxe/internal/mutant"}, nil},
 	{"rxe/cm", with(pure, "time"), []string{"rxe/wire"}, nil},
-	{"rxe/sim", with(pure, "time", "bufio", "io", "os"), []string{"rxe/..."}, nil},
-	{"rxe", with(pure, "time", "sync", "sync/atomic"), []string{"rxe/mr", "rxe/wire"}, nil},
+	{"rxe/sim/...", with(pure, "time", "bufio", "io", "os", "crypto/sha256", "hash"),
+		[]string{"rxe/..."}, nil},
+	{"rxe", with(pure, "time", "sync", "sync/atomic"),
+		[]string{"rxe/internal/mutant", "rxe/mr", "rxe/wire"}, nil},
 
 	{"bpf", anything, nil, []string{"github.com/cilium/ebpf/...", "golang.org/x/sys/unix"}},
 	{"xdp", anything, nil, []string{"github.com/cilium/ebpf/...", "golang.org/x/sys/unix"}},
@@ -50,6 +53,7 @@ var rules = []rule{
 	{"internal/netdev", anything, []string{"rxe/wire"}, anything},
 
 	{"verbs", anything, []string{"bpf", "xdp", "rxe", "rxe/mr", "rxe/wire", "internal/netdev"}, anything},
+	{"verbs/verbstest", anything, []string{"verbs", "rxe/sim", "rxe/wire"}, nil},
 	{"verbs/cm", anything, []string{"verbs", "rxe/cm", "rxe/wire", "internal/netdev"}, anything},
 
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/roxie-rdma/roxie/rxe"
@@ -27,18 +28,23 @@ type Node struct {
 	OnEvent func(rxe.Event)
 
 	fabric  *Fabric
+	id      int // from 0
 	ports   []*port
 	txBurst int
 	txHead  int
-	cut     map[*Node]bool
+	cut     []bool // by id of the peer
 	nextPD  mr.PD
 }
 
+// maxNodes is how many nodes the addresses of a fabric can tell apart.
+const maxNodes = 1<<16 - 2
+
 // AddNode puts a device on the fabric.
 func (f *Fabric) AddNode(c NodeConfig) (*Node, error) {
-	id := byte(len(f.nodes) + 1)
-	if c.Shards == 0 {
-		c.Shards = 1
+	id := len(f.nodes) + 1
+	c.Shards = max(c.Shards, 1)
+	if id > maxNodes || len(f.ports)+c.Shards > maxPorts {
+		return nil, errors.New("add node: the fabric is full")
 	}
 	c.Device.Shards = c.Shards
 	if c.Device.Rand == nil {
@@ -48,11 +54,12 @@ func (f *Fabric) AddNode(c NodeConfig) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("add node: %w", err)
 	}
-	n := &Node{Dev: dev, MAC: wire.MAC{2, 0, 0, 0, 0, id}, fabric: f, nextPD: 1,
-		txBurst: c.TxBurst, txHead: c.TxHead, cut: map[*Node]bool{}}
-	n.GID = wire.GIDFromIPv4([4]byte{10, 0, 0, id})
+	hi, lo := byte(id>>8), byte(id)
+	n := &Node{Dev: dev, MAC: wire.MAC{2, 0, 0, 0, hi, lo}, fabric: f, id: id - 1, nextPD: 1,
+		txBurst: c.TxBurst, txHead: c.TxHead}
+	n.GID = wire.GIDFromIPv4([4]byte{10, 0, hi, lo})
 	if c.V6 {
-		n.GID = wire.GID{0: 0xfd, 15: id}
+		n.GID = wire.GID{0: 0xfd, 14: hi, 15: lo}
 	}
 	if n.txBurst == 0 {
 		n.txBurst = 64
@@ -62,16 +69,32 @@ func (f *Fabric) AddNode(c NodeConfig) (*Node, error) {
 	}
 	dev.SetGIDs([]wire.GID{n.GID})
 	for _, s := range dev.Shards() {
-		n.ports = append(n.ports, &port{node: n, shard: s, next: rxe.Never})
+		p := &port{num: uint32(len(f.ports)), node: n, shard: s, next: rxe.Never,
+			scratch: make([]byte, bufSize)}
+		if f.cfg.Straddle > 0 {
+			s.TestHook = func() { f.straddle(p) }
+		}
+		n.ports = append(n.ports, p)
+		f.ports = append(f.ports, p)
 	}
 	f.nodes = append(f.nodes, n)
 	return n, nil
 }
 
-// Partition cuts (or joins again) the path from n to peer, in this direction only.
-func (n *Node) Partition(peer *Node, cut bool) { n.cut[peer] = cut }
+// ID is the node's number on its fabric, from 0.
+func (n *Node) ID() int { return n.id }
 
-// Sleep stops shard i from running until Wake: frames pile up in its ring.
+// Partition cuts (or joins again) the path from n to peer, in this direction only.
+func (n *Node) Partition(peer *Node, cut bool) {
+	for len(n.cut) <= peer.id {
+		n.cut = append(n.cut, false)
+	}
+	n.cut[peer.id] = cut
+}
+
+func (n *Node) cuts(peer *Node) bool { return peer.id < len(n.cut) && n.cut[peer.id] }
+
+// Sleep stops shard i from running until Sleep with false: frames pile up in its ring.
 func (n *Node) Sleep(i int, asleep bool) {
 	p := n.ports[i]
 	if p.asleep = asleep; asleep {
@@ -80,6 +103,24 @@ func (n *Node) Sleep(i int, asleep bool) {
 	}
 	p.next = rxe.Never
 	n.fabric.schedule(p, n.fabric.now)
+}
+
+// FillTx makes the TX ring of shard i full, so that it can send nothing, until FillTx with false.
+func (n *Node) FillTx(i int, full bool) {
+	p := n.ports[i]
+	if p.txFull = full; !full {
+		n.fabric.schedule(p, n.fabric.now)
+	}
+}
+
+// HoldTx withholds the TX completions of shard i until HoldTx with false. With Config.TxRing its ring
+// then fills up.
+func (n *Node) HoldTx(i int, hold bool) {
+	p := n.ports[i]
+	if p.holdTx = hold; !hold {
+		n.fabric.sent(p, p.withheld)
+		p.withheld = 0
+	}
 }
 
 // AllocPD returns a new protection domain.

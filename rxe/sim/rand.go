@@ -1,5 +1,7 @@
 package sim
 
+import "math/bits"
+
 // Rand is a small deterministic generator (SplitMix64). The zero value is a valid seed.
 type Rand struct{ s uint64 }
 
@@ -15,8 +17,11 @@ func (r *Rand) Uint64() uint64 {
 	return z ^ z>>31
 }
 
-// Intn returns a number in 0..n-1.
-func (r *Rand) Intn(n int) int { return int(r.Uint64() % uint64(n)) }
+// Intn returns a number in 0..n-1; n is at least 1.
+func (r *Rand) Intn(n int) int {
+	hi, _ := bits.Mul64(r.Uint64(), uint64(n))
+	return int(hi)
+}
 
 // Chance is true with probability p.
 func (r *Rand) Chance(p float64) bool {
