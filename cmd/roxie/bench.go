@@ -61,6 +61,7 @@ func newBenchCommand() *cobra.Command {
 	fs.Float64Var(&seconds, "duration", 0, "`seconds` of a measurement (1, with --quick 0.5)")
 	fs.StringVar((*string)(&o.Progress), "progress", "",
 		"`who` moves roxie's packets: caller or poller (latency caller, bandwidth poller)")
+	fs.BoolVar(&o.Pin, "pin", false, "a CPU for each end, raw and roxie alike, on an idle machine")
 	fs.StringVar(&jsonFile, "json", "", "write the report to this `file`")
 	return c
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -85,6 +86,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.IntVarP(&f.Inline, "inline_size", "I", 0,
 		"send messages up to so many `bytes` inline; -1: none (latency 220 WRITE, 236 SEND, 188 UD)")
 	fs.IntVar(&f.Inline, "inline", 0, "the same as --inline_size")
+	fs.IntVarP(&f.Timeout, "qp-timeout", "u", 0, "ACK timeout, 4.096 µs × 2^`n` (14: 67 ms)")
 	fs.BoolVarP(&f.Events, "events", "e", false, "sleep until completions come")
 	fs.IntVarP(&f.Port, "port", "p", perf.DefaultPort, "TCP `port` to meet at")
 	fs.BoolP("CPU-freq", "F", false, "accepted for perftest's sake: CPU frequencies are not looked at")
@@ -93,7 +95,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.IntVar(&f.VLAN, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.IntVar(&f.Queues, "queues", 1, "queues of the interface to use; with --lab it gets as many")
 	fs.StringVar(&f.Mode, "xdp", "auto", "XDP `mode`: auto, native, generic")
-	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets, of the first queue; -1: any")
+	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets of the first queue, in a lab the server's; -1: any")
 	fs.StringVar(&f.json, "json", "", "write the result to this `file`")
 	fs.BoolVar(&f.Verify, "verify", false, "compare every byte on the side that receives it")
 	fs.IntVar(&f.Inject, "verify-inject", 0, "flip `n` bytes after arrival: the run must fail")
@@ -200,7 +202,10 @@ func (f *perfFlags) runLab(ctx context.Context, p *perfPrinter) (_ []perf.Result
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	pair := perf.Pair{Lab: l, CPUs: perf.DefaultCPUs(), Profile: f.cpuProfile}
+	pair := perf.Pair{Lab: l, Profile: f.cpuProfile}
+	if f.CPU >= 0 {
+		pair.CPUs = &[2]int{f.CPU, (f.CPU + f.Queues) % runtime.NumCPU()}
+	}
 	return pair.Run(ctx, f.Config, p.hooks())
 }
 

@@ -120,6 +120,7 @@ type Config struct {
 	RXDepth   int // 512
 	CQMod     int // work requests per signaled one, bandwidth only; 100
 	Inline    int // greatest size sent inline; -1 never; 0: latency tests as perftest, bandwidth never
+	Timeout   int // local ACK timeout, 4.096 µs × 2^n, 1 to 31: 14 (67 ms)
 	Events    bool
 	Progress  Progress
 
@@ -166,6 +167,7 @@ func (c *Config) validate() error {
 		{"-Q", c.CQMod, 1, maxDepth},
 		{"--inline", c.Inline, -1, maxInlineSize},
 		{"-p", c.Port, 1, 65535},
+		{"-u", c.Timeout, 1, 31},
 		{"--vlan", c.VLAN, 0, 4094},
 		{"--queues", c.Queues, 1, 4096},
 		{"--verify-inject", c.Inject, 0, 1 << 40},
@@ -224,6 +226,7 @@ func (c *Config) fillDefaults() {
 	set(&c.TXDepth, DefaultTXDepth)
 	set(&c.RXDepth, DefaultRXDepth)
 	set(&c.CQMod, DefaultCQMod)
+	set(&c.Timeout, localAckTimeout)
 	set(&c.Queues, 1)
 	set(&c.Port, DefaultPort)
 	c.CQMod = min(c.CQMod, c.TXDepth)

@@ -335,7 +335,7 @@ func (e *endpoint) bringUp(c *conn) error {
 	attr = &verbs.QPAttr{State: verbs.StateRTS, SQPSN: verbs.PSN(c.psn)}
 	mask = verbs.AttrState | verbs.AttrSQPSN
 	if e.cfg.Transport == RC {
-		attr.Timeout, attr.RetryCnt, attr.RNRRetry = localAckTimeout, defaultRetries, defaultRetries
+		attr.Timeout, attr.RetryCnt, attr.RNRRetry = uint8(e.cfg.Timeout), defaultRetries, defaultRetries
 		attr.MaxQPRdAtomic = uint8(min(c.remote.RdAtomic, defaultRdAtomic))
 		mask |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxQPRdAtomic
 	}

@@ -208,22 +208,27 @@ func (x *exchange) get(ctx context.Context, step string, v any, limit time.Durat
 		defer t.Stop()
 		late = t.C
 	}
+	var l line
+	var ok bool
 	select {
-	case l, ok := <-x.lines:
-		if !ok {
-			return context.Cause(ctx)
-		}
-		x.pending.Add(-1)
-		if l.Step != step {
-			return fmt.Errorf("the other end sent %q when %q was due: is it the same version of roxie?",
-				l.Step, step)
-		}
-		return json.Unmarshal(l.Body, v)
+	case l, ok = <-x.lines:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		select { // the other end may have said its last before it went
+		case l, ok = <-x.lines:
+		default:
+		}
 	case <-late:
 		return fmt.Errorf("the other end is silent for %v in step %q", limit, step)
 	}
+	if !ok {
+		return context.Cause(ctx)
+	}
+	x.pending.Add(-1)
+	if l.Step != step {
+		return fmt.Errorf("the other end sent %q when %q was due: is it the same version of roxie?",
+			l.Step, step)
+	}
+	return json.Unmarshal(l.Body, v)
 }
 
 // swap sends ours and returns theirs; the client speaks first.

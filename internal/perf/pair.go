@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,22 +71,15 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 // Pair runs tests between the two sides of a lab: the server in A, the client in B.
 type Pair struct {
 	Lab     *lab.Lab
-	Exe     string // the program to run; empty: this one
-	CPUs    [2]int // of the server and of the client, see Config.CPU
-	Profile string // write CPU profiles to this name with .server and .client; empty: none
-}
-
-// DefaultCPUs gives each end a core of its own, if there are two.
-func DefaultCPUs() [2]int {
-	if runtime.NumCPU() < 2 {
-		return [2]int{-1, -1}
-	}
-	return [2]int{0, 1}
+	Exe     string  // the program to run; empty: this one
+	CPUs    *[2]int // of the server and of the client, see Config.CPU; nil: any
+	Profile string  // write CPU profiles to this name with .server and .client; empty: none
 }
 
 const (
 	readyTimeout = 20 * time.Second
 	killAfter    = 3 * time.Second
+	reasonWait   = 500 * time.Millisecond
 )
 
 // Run runs both ends of a test and returns what the client measured. Both are gone when it returns.
@@ -99,7 +91,10 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 	defer cancel()
 	server, client := cfg, cfg
 	server.Interface, client.Interface = p.Lab.A.Interface, p.Lab.B.Interface
-	server.CPU, client.CPU = p.CPUs[0], p.CPUs[1]
+	server.CPU, client.CPU = -1, -1
+	if p.CPUs != nil {
+		server.CPU, client.CPU = p.CPUs[0], p.CPUs[1]
+	}
 	server.Capture = "" // one file: the client's sees both directions, too
 	client.Server = p.Lab.A.IPv4.String()
 	if !p.Lab.A.IPv4.IsValid() {
@@ -147,40 +142,45 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 	return results, p.await(ctx, a, b)
 }
 
-// await waits for both ends. When one fails, the other gets a moment to say what it knows, and the
-// better reason is returned.
+// await waits for both ends. When one has failed, the other gets a moment to say what it knows: a
+// reason of its own is better than that the other end is gone.
 func (p *Pair) await(ctx context.Context, server, client *child) error {
-	ends := []*child{server, client}
-	names := []string{"server", "client"}
+	var own, second error
+	hear := func(c *child, name string) bool {
+		err := c.fault(name)
+		switch {
+		case err == nil:
+			return false
+		case c.told && second == nil:
+			second = err
+		case !c.told && own == nil:
+			own = err
+		}
+		return true
+	}
 	aDone, bDone := server.done, client.done
 	var late <-chan time.Time
 	for aDone != nil || bDone != nil {
+		failed := false
 		select {
 		case <-aDone:
-			aDone = nil
+			aDone, failed = nil, hear(server, "server")
 		case <-bDone:
-			bDone = nil
+			bDone, failed = nil, hear(client, "client")
 		case <-late:
-			server.end()
-			client.end()
-			late = nil
-			continue
+			if own == nil {
+				own = second
+			}
+			return own
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if (aDone == nil || bDone == nil) && late == nil {
-			late = time.After(killAfter)
+		if late == nil && failed {
+			late = time.After(reasonWait)
 		}
 	}
-	var second error
-	for i, c := range ends {
-		switch err := c.fault(names[i]); {
-		case err == nil:
-		case !c.told:
-			return err
-		case second == nil:
-			second = err
-		}
+	if own != nil {
+		return own
 	}
 	return second
 }
