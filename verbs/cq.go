@@ -39,9 +39,11 @@ type CQ struct {
 	caller bool
 	notify chan struct{}
 
-	mu   sync.Mutex // one poller at a time
-	tmp  [16]rxe.CQE
-	vain int // counts calls of Poll
+	mu  sync.Mutex // one poller at a time
+	tmp [16]rxe.CQE
+
+	vain     uint // calls of Poll since one found something
+	patience uint // of these before the CPU is offered to others
 }
 
 // CreateCQ makes a completion queue for depth completions, 1 to rxe.MaxCQE (ibv_create_cq).
@@ -55,6 +57,10 @@ func (c *Context) CreateCQ(depth int) (*CQ, error) {
 	}
 	cq := &CQ{handle: handle{ctx: c}, cq: q, caller: c.cfg.Progress == ProgressCaller,
 		notify: make(chan struct{}, 1)}
+	cq.patience = yieldEvery
+	if cq.caller {
+		cq.patience = callerPatience
+	}
 	c.cqs.Store(q, cq)
 	return cq, nil
 }
@@ -75,8 +81,12 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 		q.drive()
 		n = q.take(wc)
 	}
-	q.vain = (q.vain + 1) % yieldEvery
-	yield := n == 0 && !q.caller && q.vain == 0
+	yield := false
+	if q.vain++; n > 0 {
+		q.vain = 0
+	} else {
+		yield = q.vain%q.patience == 0
+	}
 	q.mu.Unlock()
 	if n > 0 {
 		return n, nil

@@ -31,8 +31,12 @@ const (
 	watchQuiet  = 4                     // vain ones of these: nothing moves, sleep for frames
 )
 
-// yieldEvery is how many vain turns go by between two offers of the CPU to other threads.
-const yieldEvery = 8
+// How many vain turns of a thread, or calls of Poll, go by between two offers of the CPU to others. A
+// goroutine that moves the shard itself waits longer than a peer takes to answer.
+const (
+	yieldEvery     = 8
+	callerPatience = 64
+)
 
 // clockBase is the origin of the engine's time.
 var clockBase = time.Now()
