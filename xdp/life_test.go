@@ -9,11 +9,9 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
@@ -293,84 +291,5 @@ func TestPreopenedSocket(t *testing.T) {
 	must(t, s.Close())
 	if err := unix.Fstat(fd, new(unix.Stat_t)); err != unix.EBADF {
 		t.Errorf("descriptor after Close: %v, want it closed", err)
-	}
-}
-
-// TestUnprivileged hands a socket and a map to a process of user 65534, which must be able to
-// receive.
-func TestUnprivileged(t *testing.T) {
-	if os.Getenv("XDP_TEST_CHILD") != "" {
-		unprivilegedChild(t)
-		return
-	}
-	l := newLab(t, 1, 1500)
-	m := l.program(t, 1, 1, link.XDPDriverMode)
-	a := l.open(t, 0, Config{})
-	self, err := os.Open("/proc/self/exe")
-	must(t, err)
-	defer self.Close()
-	var out []byte
-	within(l.b, func() {
-		var fd int
-		if fd, err = unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-			return
-		}
-		xsk := os.NewFile(uintptr(fd), "xsk")
-		defer xsk.Close()
-		mapFile := os.NewFile(uintptr(m.FD()), "map")
-		cmd := childTest("TestUnprivileged")
-		cmd.Path = "/proc/self/fd/5" // user 65534 may not walk to the binary
-		cmd.ExtraFiles = []*os.File{xsk, mapFile, self}
-		nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: nobody}
-		cmd.Dir = "/"
-		stop := make(chan struct{})
-		go func() { // the child receives one of these
-			for {
-				select {
-				case <-stop:
-					close(stop)
-					return
-				case <-time.After(5 * time.Millisecond):
-					if head, _, ok := a.Reserve(); ok {
-						head[0] = 42
-						a.Submit(60)
-						a.Kick()
-					}
-				}
-			}
-		}()
-		out, err = cmd.CombinedOutput()
-		stop <- struct{}{}
-		<-stop
-	})
-	if err != nil || !strings.Contains(string(out), "received 60 bytes") {
-		t.Fatalf("child: %v\n%s", err, out)
-	}
-}
-
-func unprivilegedChild(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Fatal("still root")
-	}
-	m, err := ebpf.NewMapFromFD(4)
-	must(t, err)
-	s, err := Open(Config{Interface: "b", Socket: os.NewFile(3, "xsk"), XSKMAP: m,
-		FillDepth: 64, TXFrames: 64})
-	must(t, err)
-	defer s.Close()
-	if w := s.Wait(5 * time.Second); w != WokenRX || s.Receive(1) != 1 {
-		t.Fatalf("nothing received: %v", w)
-	}
-	t.Logf("received %d bytes", s.Len(0))
-}
-
-func TestMemlockExplained(t *testing.T) {
-	err := adviseUMEM(unix.ENOBUFS, 4<<20)
-	if !errors.Is(err, unix.ENOBUFS) || !strings.Contains(err.Error(), "ulimit -l") {
-		t.Errorf("%v", err)
-	}
-	if err := adviseSocket(unix.EPERM); !strings.Contains(err.Error(), "CAP_NET_RAW") {
-		t.Errorf("%v", err)
 	}
 }
