@@ -1,19 +1,18 @@
-// Package bench compares roxie with raw AF_XDP: the same link, the same cores, the same frame size, in
-// turns. A figure is always given beside the raw one of its round.
+// Package bench compares roxie with raw AF_XDP: the same link, the same cores, the same frame
+// size, in turns. A figure is always given beside the raw one of its round.
 //
 //	round:  raw, roxie   of the first cell │ raw, roxie   of the second │ …
 //
 // Of the rounds of a cell, the best rate and the least latency count, and the medians stand beside
-// them: on a machine that does other things as well, what is best repeats, what is typical does not.
-// A round whose raw figure is far below the best one says that the machine was busy; it is done again.
+// them: on a machine that does other things as well, what is best repeats, what is typical does
+// not. A round whose raw figure is far below the best one says that the machine was busy; it is
+// done again.
 package bench
 
 import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/roxie-rdma/roxie/bench/raw"
@@ -23,8 +22,8 @@ import (
 
 // Options say what to measure.
 type Options struct {
-	// Only names tests, as write_bw, or operations and kinds of them: write, read, send, bw, lat, raw
-	// (the raw figures alone). Empty: everything.
+	// Only names tests, as write_bw, or operations and kinds of them: write, read, send, bw, lat,
+	// raw (the raw figures alone). Empty: everything.
 	Only []string
 	// Quick is the short form: fewer sizes, fewer and shorter rounds.
 	Quick bool
@@ -33,8 +32,8 @@ type Options struct {
 	Duration time.Duration
 	// Progress of roxie's ends; empty: each test's own.
 	Progress perf.Progress
-	// Pin gives each end a CPU of its own, raw and roxie alike. That is steadier on a machine that does
-	// nothing else, and worse on one that does.
+	// Pin gives each end a CPU of its own, raw and roxie alike. That is steadier on a machine
+	// that does nothing else, and worse on one that does.
 	Pin bool
 	// Lab to measure in; Run makes one and takes it down if nil.
 	Lab *lab.Lab
@@ -93,104 +92,10 @@ const (
 	rawLow  = 0.6 // of the best raw figure: below it a round does not count
 	repeats = 2   // of a round that does not count
 
-	// patientTimeout is the ends' ACK timeout, 268 ms: on a busy machine the other end may not run for
-	// a while, and nothing is lost on a veth pair that a timeout would have to repair.
+	// patientTimeout is the ends' ACK timeout, 268 ms: on a busy machine the other end may not
+	// run for a while, and nothing is lost on a veth pair that a timeout would have to repair.
 	patientTimeout = 16
 )
-
-// Check says what makes no sense in the options.
-func (o *Options) Check() error {
-	if p := o.Progress; p != "" && p != perf.Caller && p != perf.Poller {
-		return fmt.Errorf("--progress %s: caller or poller", p)
-	}
-	for _, s := range o.Only {
-		if s != "raw" && !slices.ContainsFunc(names, func(n string) bool { return matches(s, n) }) {
-			return fmt.Errorf("--only %s: there are raw, write, read, send, bw, lat, %s", s,
-				strings.Join(names, ", "))
-		}
-	}
-	return nil
-}
-
-// names are the tests that bench knows, in the order of the tables.
-var names = []string{"write_bw", "read_bw", "send_bw", "write_lat", "send_lat", "read_lat"}
-
-// matches says whether a word of --only means a test: its name, its operation or its kind.
-func matches(word, test string) bool {
-	op, kind, _ := strings.Cut(test, "_")
-	return word == test || word == op || word == kind
-}
-
-// plan lists the cells.
-func (o *Options) plan() ([]Cell, error) {
-	var cells []Cell
-	for _, name := range names {
-		if !o.wants(name) {
-			continue
-		}
-		t, err := perf.Lookup(name)
-		if err != nil {
-			return nil, err
-		}
-		for _, size := range o.sizes(t) {
-			for _, pmtu := range []int{1024, 4096} {
-				if size < 1024 && pmtu == 1024 || t.Latency && pmtu == 1024 {
-					continue // the same packets as at 4096, or nearly
-				}
-				c := Cell{Test: name, Size: size, PMTU: pmtu, lat: t.Latency}
-				c.small = !c.lat && size < 1024
-				c.Frame = frameOf(t.Op, size, pmtu)
-				cells = append(cells, c)
-			}
-		}
-	}
-	if len(cells) == 0 {
-		cells = []Cell{{Frame: 4154}, {Frame: 1082}, {Frame: 122}, {Frame: 82},
-			{Frame: 4154, lat: true}, {Frame: 1082, lat: true}, {Frame: 122, lat: true},
-			{Frame: 82, lat: true}}
-		for i := range cells {
-			cells[i].Test = "raw"
-		}
-	}
-	return cells, nil
-}
-
-// sizes are the message sizes to measure a test with: WRITE has the most.
-func (o *Options) sizes(t perf.Test) []int {
-	switch {
-	case t.Latency && o.Quick:
-		return []int{64}
-	case t.Latency:
-		return []int{64, 4096}
-	case t.Op == perf.Write && o.Quick:
-		return []int{8, 65536}
-	case t.Op == perf.Write:
-		return []int{8, 4096, 65536, 1 << 20}
-	}
-	return []int{65536}
-}
-
-// wants says whether a test was asked for. The word raw alone asks for none of them; beside others it
-// says nothing, for raw always comes along.
-func (o *Options) wants(name string) bool {
-	return len(o.Only) == 0 ||
-		slices.ContainsFunc(o.Only, func(word string) bool { return matches(word, name) })
-}
-
-// frameOf is the length of the frame that carries most of a message's bytes over IPv4: Ethernet 14,
-// IP 20, UDP 8, BTH 12, ICRC 4, and in a WRITE of one packet RETH 16.
-func frameOf(op perf.Op, size, pmtu int) int {
-	const header = 14 + 20 + 8 + 12 + 4
-	switch {
-	case size >= pmtu:
-		return header + pmtu
-	case op == perf.Write:
-		return header + 16 + (size+3)&^3
-	case op == perf.Read:
-		return header + 4 + (size+3)&^3
-	}
-	return header + (size+3)&^3
-}
 
 // Run measures, and cleans up whatever happens.
 func Run(ctx context.Context, o Options) (r *Report, err error) {
@@ -230,7 +135,8 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 	describeMachine(r)
 	for i := range cells {
 		if err := m.cell(ctx, &cells[i], rounds); err != nil {
-			return nil, fmt.Errorf("%s, %d bytes, PMTU %d: %w", cells[i].Test, cells[i].Size, cells[i].PMTU, err)
+			return nil, fmt.Errorf("%s, %d bytes, PMTU %d: %w", cells[i].Test, cells[i].Size,
+				cells[i].PMTU, err)
 		}
 	}
 	r.Cells, r.XDPMode, r.ZeroCopy = cells, m.mode, m.zerocopy
@@ -362,49 +268,4 @@ func (m *meter) roxie(ctx context.Context, c *Cell, r *round) error {
 		r.ours = r.result.BWGbps
 	}
 	return nil
-}
-
-// summarise takes the best of the rounds for each side, and the medians.
-func (c *Cell) summarise(all []round) {
-	c.Rounds = len(all)
-	better := func(a, b float64) bool { return a > b }
-	if c.lat {
-		better = func(a, b float64) bool { return a < b }
-	}
-	bestRaw, best := &all[0], &all[0]
-	for i := range all {
-		r := &all[i]
-		if better(r.raw, bestRaw.raw) {
-			bestRaw = r
-		}
-		if better(r.ours, best.ours) {
-			best = r
-		}
-		c.Verified += r.result.Verified
-		c.Retransmit += r.result.Retransmit
-	}
-	if bestRaw.raw > 0 {
-		c.Ratio = best.ours / bestRaw.raw
-	}
-	c.Progress = best.result.Progress
-	if c.lat {
-		c.P50, c.RawP50, c.RawP99 = best.ours, bestRaw.raw, bestRaw.rawP99
-		if best.result.Lat != nil {
-			c.P99 = best.result.Lat.P99
-		}
-		return
-	}
-	c.Gbps, c.Mpps = best.result.BWGbps, best.result.MsgRate
-	c.RawGbps, c.RawMpps = bestRaw.rawGbps, bestRaw.rawMpps
-	c.MedianGbps = median(all, func(r *round) float64 { return r.result.BWGbps })
-	c.MedianMpps = median(all, func(r *round) float64 { return r.result.MsgRate })
-}
-
-func median(all []round, of func(*round) float64) float64 {
-	v := make([]float64, len(all))
-	for i := range all {
-		v[i] = of(&all[i])
-	}
-	slices.Sort(v)
-	return v[len(v)/2]
 }

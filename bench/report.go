@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +88,8 @@ func (r *Report) rates(b *strings.Builder) {
 	if len(order) == 0 {
 		return
 	}
-	b.WriteString("\nBandwidth: payload bits, raw frame bits of the same frame size, and their ratio; " +
+	b.WriteString("\nBandwidth: payload bits, raw frame bits of the same frame size, and their " +
+		"ratio; " +
 		"best of the rounds\n")
 	fmt.Fprintf(b, "%-10s %10s │ %-32s │ %s\n", "", "", "PMTU 1024", "PMTU 4096")
 	fmt.Fprintf(b, "%-10s %10s │ %10s %10s %10s │ %10s %10s %10s\n", "test", "bytes",
@@ -116,7 +118,8 @@ func (r *Report) latencies(b *strings.Builder) {
 			continue
 		}
 		if first {
-			b.WriteString("\nLatency in µs: half round trip (READ: from post to completion), beside half the raw " +
+			b.WriteString("\nLatency in µs: half round trip (READ: from post to completion), " +
+				"beside half the raw " +
 				"one; round with the least median\n")
 			fmt.Fprintf(b, "%-10s %10s %6s │ %10s %10s %10s │ %10s %10s\n", "test", "bytes", "PMTU",
 				"median", "raw", "ratio", "99 %", "raw 99 %")
@@ -134,7 +137,8 @@ func (r *Report) verified(b *strings.Builder) {
 		again += r.Cells[i].Retransmit
 	}
 	if bytes > 0 {
-		fmt.Fprintf(b, "\n%.2f GB verified while measured, no byte wrong; %d packets retransmitted\n",
+		fmt.Fprintf(b, "\n%.2f GB verified while measured, no byte wrong; %d packets "+
+			"retransmitted\n",
 			float64(bytes)/1e9, again)
 	}
 }
@@ -147,12 +151,58 @@ func (c *Cell) Line() string {
 	case c.Test == "raw":
 		return fmt.Sprintf("raw frame=%d gbps=%.2f mpps=%.3f", c.Frame, c.RawGbps, c.RawMpps)
 	case c.lat:
-		return fmt.Sprintf("%s size=%d pmtu=%d p50_us=%.2f raw_p50_us=%.2f ratio=%.2f p99_us=%.2f raw_p99_us=%.2f",
+		return fmt.Sprintf("%s size=%d pmtu=%d p50_us=%.2f raw_p50_us=%.2f ratio=%.2f "+
+			"p99_us=%.2f raw_p99_us=%.2f",
 			c.Test, c.Size, c.PMTU, c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99)
 	case c.small:
-		return fmt.Sprintf("%s size=%d pmtu=%d mpps=%.3f raw_mpps=%.3f ratio=%.2f", c.Test, c.Size, c.PMTU,
-			c.Mpps, c.RawMpps, c.Ratio)
+		return fmt.Sprintf("%s size=%d pmtu=%d mpps=%.3f raw_mpps=%.3f ratio=%.2f", c.Test, c.Size,
+			c.PMTU, c.Mpps, c.RawMpps, c.Ratio)
 	}
 	return fmt.Sprintf("%s size=%d pmtu=%d gbps=%.2f raw_gbps=%.2f ratio=%.2f", c.Test, c.Size, c.PMTU,
 		c.Gbps, c.RawGbps, c.Ratio)
+}
+
+// summarise takes the best of the rounds for each side, and the medians.
+func (c *Cell) summarise(all []round) {
+	c.Rounds = len(all)
+	better := func(a, b float64) bool { return a > b }
+	if c.lat {
+		better = func(a, b float64) bool { return a < b }
+	}
+	bestRaw, best := &all[0], &all[0]
+	for i := range all {
+		r := &all[i]
+		if better(r.raw, bestRaw.raw) {
+			bestRaw = r
+		}
+		if better(r.ours, best.ours) {
+			best = r
+		}
+		c.Verified += r.result.Verified
+		c.Retransmit += r.result.Retransmit
+	}
+	if bestRaw.raw > 0 {
+		c.Ratio = best.ours / bestRaw.raw
+	}
+	c.Progress = best.result.Progress
+	if c.lat {
+		c.P50, c.RawP50, c.RawP99 = best.ours, bestRaw.raw, bestRaw.rawP99
+		if best.result.Lat != nil {
+			c.P99 = best.result.Lat.P99
+		}
+		return
+	}
+	c.Gbps, c.Mpps = best.result.BWGbps, best.result.MsgRate
+	c.RawGbps, c.RawMpps = bestRaw.rawGbps, bestRaw.rawMpps
+	c.MedianGbps = median(all, func(r *round) float64 { return r.result.BWGbps })
+	c.MedianMpps = median(all, func(r *round) float64 { return r.result.MsgRate })
+}
+
+func median(all []round, of func(*round) float64) float64 {
+	v := make([]float64, len(all))
+	for i := range all {
+		v[i] = of(&all[i])
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
 }

@@ -18,8 +18,10 @@ func newBenchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Compare with raw AF_XDP on this machine, every byte verified",
-		Long: "bench measures roxie between two network namespaces of its own, each time right after raw\n" +
-			"AF_XDP with frames of the same size on the same veth pair and the same cores, and prints\n" +
+		Long: "bench measures roxie between two network namespaces of its own, each time right " +
+			"after raw\n" +
+			"AF_XDP with frames of the same size on the same veth pair and the same cores, and " +
+			"prints\n" +
 			"both and their ratio. Figures without the raw one beside them say little.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {

@@ -23,7 +23,8 @@ func newDevinfoCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "devinfo",
 		Short: "Tell which interfaces can be used, and what they offer",
-		Long: "devinfo prints what ibv_devinfo prints of an RDMA device: of each network interface that\n" +
+		Long: "devinfo prints what ibv_devinfo prints of an RDMA device: of each network " +
+			"interface that\n" +
 			"roxie can open, its limits, its port and its GIDs. It opens and changes nothing.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,7 +64,8 @@ func findDevices(name string) (devices []deviceInfo, err error) {
 			return nil, err
 		}
 		if link.MAC == (wire.MAC{}) {
-			return nil, fmt.Errorf("%s is no Ethernet interface; roxie devinfo -l lists those that are", name)
+			return nil, fmt.Errorf("%s is no Ethernet interface; roxie devinfo -l lists those "+
+				"that are", name)
 		}
 		links = []netdev.Link{link}
 	} else if links, err = conn.Links(); err != nil {
@@ -91,10 +93,12 @@ func findDevices(name string) (devices []deviceInfo, err error) {
 		return devices, nil
 	}
 	if len(small) > 0 {
-		return nil, fmt.Errorf("no interface has the link MTU of %d that the smallest path MTU needs: %s",
+		return nil, fmt.Errorf("no interface has the link MTU of %d that the smallest path MTU "+
+			"needs: %s",
 			netdev.LinkMTU(netdev.MinPMTU, true), strings.Join(small, ", "))
 	}
-	return nil, errors.New("this network namespace has no Ethernet interface; `roxie lab up` makes " +
+	return nil, errors.New("this network namespace has no Ethernet interface; `roxie lab up` " +
+		"makes " +
 		"namespaces that have one")
 }
 

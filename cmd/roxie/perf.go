@@ -32,9 +32,12 @@ func newPerfCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "perf",
 		Short: "Measure bandwidth and latency, with perftest's tests and flags",
-		Long: "perf measures like perftest's ib_write_bw and its family: start the same command on two\n" +
-			"machines, first without an address (the server), then with the server's (the client),\n" +
-			"which prints the result. With --lab it does both by itself, in two network namespaces\n" +
+		Long: "perf measures like perftest's ib_write_bw and its family: start the same command " +
+			"on two\n" +
+			"machines, first without an address (the server), then with the server's (the " +
+			"client),\n" +
+			"which prints the result. With --lab it does both by itself, in two network " +
+			"namespaces\n" +
 			"joined by a veth pair. --verify compares every byte that arrives.",
 		Example: "  roxie perf write_bw --lab -s 65536 -m 4096 --verify\n" +
 			"  roxie perf send_lat -d eth0              # server\n" +
@@ -75,31 +78,38 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.IntVarP(&f.GIDIndex, "gid-index", "x", -1, "GID `index`; -1: the first IPv4 address")
 	fs.IntVarP(&f.Size, "size", "s", 0, "message size in `bytes` (bandwidth 65536, latency 2)")
 	fs.BoolVarP(&f.All, "all", "a", false, "all message sizes from 2 to 2^23")
-	fs.IntVarP(&f.Iters, "iters", "n", 0, "messages of each QP and size (write_bw 5000, others 1000)")
+	fs.IntVarP(&f.Iters, "iters", "n", 0, "messages of each QP and size (write_bw 5000, others "+
+		"1000)")
 	fs.Float64VarP(&f.seconds, "duration", "D", 0, "run for so many `seconds` instead")
 	fs.IntVarP(&f.PMTU, "mtu", "m", 0, "path MTU, 256 to 4096 (the largest that fits the link)")
 	fs.StringVarP((*string)(&f.Transport), "connection", "c", "RC", "transport `type`: RC, UC, UD")
 	fs.IntVarP(&f.QPs, "qp", "q", 1, "number of QPs (bandwidth)")
 	fs.IntVarP(&f.TXDepth, "tx-depth", "t", perf.DefaultTXDepth, "size of the send queue")
 	fs.IntVarP(&f.RXDepth, "rx-depth", "r", perf.DefaultRXDepth, "receives kept posted (SEND)")
-	fs.IntVarP(&f.CQMod, "cq-mod", "Q", perf.DefaultCQMod, "one completion for so many messages (bandwidth)")
+	fs.IntVarP(&f.CQMod, "cq-mod", "Q", perf.DefaultCQMod, "one completion for so many messages "+
+		"(bandwidth)")
 	fs.IntVarP(&f.Inline, "inline_size", "I", 0,
-		"send messages up to so many `bytes` inline; -1: none (latency 220 WRITE, 236 SEND, 188 UD)")
+		"send messages up to so many `bytes` inline; -1: none (latency 220 WRITE, 236 SEND, 188 "+
+			"UD)")
 	fs.IntVar(&f.Inline, "inline", 0, "the same as --inline_size")
 	fs.IntVarP(&f.Timeout, "qp-timeout", "u", 0, "ACK timeout, 4.096 µs × 2^`n` (14: 67 ms)")
 	fs.BoolVarP(&f.Events, "events", "e", false, "sleep until completions come")
 	fs.IntVarP(&f.Port, "port", "p", perf.DefaultPort, "TCP `port` to meet at")
-	fs.BoolP("CPU-freq", "F", false, "accepted for perftest's sake: CPU frequencies are not looked at")
+	fs.BoolP("CPU-freq", "F", false, "accepted for perftest's sake: CPU frequencies are not "+
+		"looked at")
 	fs.StringVar((*string)(&f.Progress), "progress", "",
-		"`who` moves packets: caller, or poller, a thread of its own (latency caller, bandwidth poller)")
+		"`who` moves packets: caller, or poller, a thread of its own (latency caller, bandwidth "+
+			"poller)")
 	fs.IntVar(&f.VLAN, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.IntVar(&f.Queues, "queues", 1, "queues of the interface to use; with --lab it gets as many")
 	fs.StringVar(&f.Mode, "xdp", "auto", "XDP `mode`: auto, native, generic")
-	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets of the first queue, in a lab the server's; -1: any")
+	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets of the first queue, in a lab the "+
+		"server's; -1: any")
 	fs.StringVar(&f.json, "json", "", "write the result to this `file`")
 	fs.BoolVar(&f.Verify, "verify", false, "compare every byte on the side that receives it")
 	fs.IntVar(&f.Inject, "verify-inject", 0, "flip `n` bytes after arrival: the run must fail")
-	fs.StringVar(&f.Capture, "pcap", "", "write all packets, both directions, to this pcapng `file`")
+	fs.StringVar(&f.Capture, "pcap", "", "write all packets, both directions, to this pcapng "+
+		"`file`")
 	fs.BoolVar(&f.lab, "lab", false, "run both ends here, in network namespaces made for it")
 	fs.IntVar(&f.labConfig.MTU, "link-mtu", 9000, "MTU of the lab's link in `bytes`")
 	fs.StringVar(&f.cpuProfile, "cpuprofile", "", "write this end's CPU profile to a `file`")

@@ -69,7 +69,8 @@ func TestPerfUsage(t *testing.T) {
 		{"no test", []string{"perf"}, "write_bw"},
 		{"unknown test", []string{"perf", "write_bandwidth"}, "has no command"},
 		{"no interface", []string{"perf", "write_bw"}, "give it with -d"},
-		{"lab and server", []string{"perf", "write_bw", "--lab", "10.0.0.1"}, "leave the server's address out"},
+		{"lab and server", []string{"perf", "write_bw", "--lab", "10.0.0.1"}, "leave the " +
+			"server's address out"},
 		{"lab and interface", []string{"perf", "write_bw", "--lab", "-d", "eth0"}, "leave -d out"},
 		{"link MTU", []string{"perf", "write_bw", "-d", "eth0", "--link-mtu", "1500"}, "--lab as well"},
 		{"PMTU", []string{"perf", "write_bw", "--lab", "-m", "1000"}, "no path MTU"},
@@ -110,7 +111,8 @@ func TestPerfLab(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			test, _, _ := strings.Cut(tt.name, " ")
 			file := filepath.Join(t.TempDir(), "r.json")
-			args := append([]string{"perf", test, "--lab", "--verify", "--json", file, "-u", "18"}, tt.args...)
+			args := append([]string{"perf", test, "--lab", "--verify", "--json", file, "-u", "18"},
+				tt.args...)
 			code, stdout, stderr := cli(args...)
 			if code != exitOK {
 				t.Fatalf("code %d: %s", code, stderr)
@@ -130,7 +132,8 @@ func TestPerfLab(t *testing.T) {
 			if slices.Contains(tt.args, "generic") {
 				mode = "generic"
 			}
-			if r.Test != test || r.Mismatches != 0 || r.Verified == 0 || r.Packets == 0 || r.XDPMode != mode {
+			if r.Test != test || r.Mismatches != 0 || r.Verified == 0 || r.Packets == 0 ||
+				r.XDPMode != mode {
 				t.Errorf("%+v", r)
 			}
 		})
@@ -187,8 +190,10 @@ func TestPerfEndsEarly(t *testing.T) {
 		want string
 	}{
 		{"cancelled", func(cancel func()) { cancel() }, "interrupted"},
-		{"server killed", func(func()) { kill(children()[0]) }, "server ended without a result: signal: killed"},
-		{"client killed", func(func()) { kill(children()[1]) }, "client ended without a result: signal: killed"},
+		{"server killed", func(func()) { kill(children()[0]) }, "server ended without a result: " +
+			"signal: killed"},
+		{"client killed", func(func()) { kill(children()[1]) }, "client ended without a result: " +
+			"signal: killed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -286,7 +291,8 @@ func TestBenchQuick(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("code %d: %s", code, stderr)
 	}
-	for _, want := range []string{"write_bw size=65536 pmtu=4096 gbps=", "write_bw size=8 pmtu=4096 mpps=",
+	for _, want := range []string{"write_bw size=65536 pmtu=4096 gbps=", "write_bw size=8 " +
+		"pmtu=4096 mpps=",
 		"send_lat size=64 pmtu=4096 p50_us=", " ratio="} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("no %q in\n%s", want, stdout)
@@ -318,11 +324,14 @@ func TestDevinfo(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, stdout)
 			}
 		}
-		if code, stdout, _ := cli("devinfo", "-l"); code != exitOK || stdout != "1 device(s) found:\n\tveth0\n" {
+		if code, stdout, _ := cli("devinfo", "-l"); code != exitOK || stdout != "1 device(s) "+
+			"found:\n\tveth0\n" {
 			t.Errorf("-l: code %d, %q", code, stdout)
 		}
-		for args, want := range map[string]string{"lo": "no Ethernet interface", "nix": `no such interface "nix"`} {
-			if code, _, stderr := cli("devinfo", "-d", args); code != exitFailure || !strings.Contains(stderr, want) {
+		for args, want := range map[string]string{"lo": "no Ethernet interface",
+			"nix": `no such interface "nix"`} {
+			code, _, stderr := cli("devinfo", "-d", args)
+			if code != exitFailure || !strings.Contains(stderr, want) {
 				t.Errorf("-d %s: code %d, %q", args, code, stderr)
 			}
 		}

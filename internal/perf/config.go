@@ -270,7 +270,8 @@ func (c *Config) sizes(pmtu int) ([]int, error) {
 			size = pmtu
 		}
 		if c.Transport == UD && size > pmtu {
-			return nil, fmt.Errorf("-s %d: a UD message is one packet, at most %d bytes here; give "+
+			return nil, fmt.Errorf("-s %d: a UD message is one packet, at most %d bytes here; "+
+				"give "+
 				"-s %d, or a larger -m on a larger link MTU", size, pmtu, pmtu)
 		}
 		return []int{size}, nil

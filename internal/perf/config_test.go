@@ -23,7 +23,8 @@ func TestLookup(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := Lookup("write"); err == nil || !strings.Contains(err.Error(), "write_bw, write_lat") {
+	if _, err := Lookup("write"); err == nil || !strings.Contains(err.Error(), "write_bw, "+
+		"write_lat") {
 		t.Errorf("Lookup(write): %v", err)
 	}
 }
@@ -56,7 +57,8 @@ func TestDefaults(t *testing.T) {
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("size, iterations, progress, inline: got %v, want %v", got, want)
 			}
-			if c.Transport != RC || c.TXDepth != 128 || c.RXDepth != 512 || c.CQMod != 100 || c.Port != 18515 {
+			if c.Transport != RC || c.TXDepth != 128 || c.RXDepth != 512 || c.CQMod != 100 ||
+				c.Port != 18515 {
 				t.Errorf("%v, depths %d and %d, cq-mod %d, port %d", c.Transport, c.TXDepth, c.RXDepth,
 					c.CQMod, c.Port)
 			}
@@ -79,7 +81,8 @@ func TestRefused(t *testing.T) {
 		{"huge", Config{Test: testNamed(t, "send_bw"), Size: 1<<31 + 1}, "out of range"},
 		{"atomic size", Config{Test: testNamed(t, "atomic_bw"), Size: 16}, "8 bytes"},
 		{"all atomics", Config{Test: testNamed(t, "atomic_bw"), All: true}, "-a"},
-		{"time and all", Config{Test: testNamed(t, "send_bw"), All: true, Duration: time.Second}, "exclude"},
+		{"time and all", Config{Test: testNamed(t, "send_bw"), All: true, Duration: time.Second},
+			"exclude"},
 		{"QPs", Config{Test: testNamed(t, "send_lat"), QPs: 2}, "one QP"},
 		{"progress", Config{Test: testNamed(t, "send_lat"), Progress: "fast"}, "caller or poller"},
 		{"VLAN", Config{Test: testNamed(t, "send_lat"), VLAN: 4095}, "--vlan"},

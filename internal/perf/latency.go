@@ -20,7 +20,8 @@ const (
 	lookEvery = 1 << 12
 )
 
-var errLost = errors.New("no message came for a second: one was lost, and nothing repeats it; -c RC does")
+var errLost = errors.New("no message came for a second: one was lost, and nothing repeats it; " +
+	"-c RC does")
 
 // over says when the active end of a latency test has done enough.
 func (r *run) over(n uint64) bool {

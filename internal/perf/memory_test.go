@@ -25,7 +25,8 @@ var memoryPorts = [2]verbs.PortInfo{
 }
 
 // runInMemory runs both ends of a test and returns what the client and the server say.
-func runInMemory(t testing.TB, ctx context.Context, cfg Config) (results []Result, client, server error) {
+func runInMemory(t testing.TB, ctx context.Context, cfg Config) (results []Result,
+	client, server error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

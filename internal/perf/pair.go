@@ -198,7 +198,8 @@ type child struct {
 	told bool   // its reason is the other end
 }
 
-func (p *Pair) start(ctx context.Context, at *lab.Namespace, cfg *Config, hear func(*event)) (*child, error) {
+func (p *Pair) start(ctx context.Context, at *lab.Namespace, cfg *Config,
+	hear func(*event)) (*child, error) {
 	exe := p.Exe
 	if exe == "" {
 		var err error

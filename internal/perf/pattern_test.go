@@ -18,11 +18,11 @@ func TestPatternDiffers(t *testing.T) {
 	first := func(qp int, n, slots uint64) byte { return k.pattern[shift(qp, n, slots)] }
 	for slots := uint64(1); slots <= maxSlots; slots *= 2 {
 		for n := range uint64(3 * patternSteps) {
-			if first(0, n, slots) == first(0, n+slots, slots) && shift(0, n, slots) < shift(0, n+slots, slots) {
+			here, next := shift(0, n, slots), shift(0, n+slots, slots)
+			if first(0, n, slots) == first(0, n+slots, slots) && here < next {
 				t.Fatalf("%d slots: message %d and the next in its slot start alike", slots, n)
 			}
-			if shift(0, n, slots) == shift(0, n+slots, slots) || shift(0, n, slots) == shift(0, n+1, slots) ||
-				shift(0, n, slots) == shift(1, n, slots) {
+			if here == next || here == shift(0, n+1, slots) || here == shift(1, n, slots) {
 				t.Fatalf("%d slots: message %d has the same bytes as a neighbour", slots, n)
 			}
 		}

@@ -36,7 +36,8 @@ type Result struct {
 // Err says why a result is no good: a byte that was not what was sent, or nothing to compare.
 func (r *Result) Err() error {
 	if r.Mismatches > 0 {
-		return fmt.Errorf("%s: %d of %d bytes arrived wrong; the first: %s; report it, with a capture "+
+		return fmt.Errorf("%s: %d of %d bytes arrived wrong; the first: %s; report it, with a "+
+			"capture "+
 			"(--pcap FILE)", r.Test, r.Mismatches, r.Verified, r.First)
 	}
 	return nil
@@ -85,7 +86,7 @@ type Address struct {
 	GID            string
 }
 
-const rule = "---------------------------------------------------------------------------------------"
+var rule = strings.Repeat("-", 87)
 
 // maxAddresses is how many connections the head of a table lists.
 const maxAddresses = 16
@@ -176,7 +177,8 @@ func columns(t Test) string {
 func WriteRow(w io.Writer, t Test, r *Result) error {
 	var err error
 	if l := r.Lat; l != nil {
-		_, err = fmt.Fprintf(w, " %-7d %-14d %-14.2f %-14.2f %-16.2f %-14.2f %-16.2f %-22.2f %.2f\n",
+		_, err = fmt.Fprintf(w, " %-7d %-14d %-14.2f %-14.2f %-16.2f %-14.2f %-16.2f %-22.2f "+
+			"%.2f\n",
 			r.Size, r.Iterations, l.Min, l.Max, l.P50, l.Avg, l.Stddev, l.P99, l.P999)
 	} else {
 		_, err = fmt.Fprintf(w, " %-10d %-14d %-18.2f %-20.2f %.6f\n",

@@ -70,7 +70,8 @@ func TestJSONKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range strings.Fields("test transport size pmtu qps iterations seconds bw_gbps " +
-		"msg_rate_mpps lat_us packets retransmits verified_bytes mismatches xdp_mode zerocopy progress") {
+		"msg_rate_mpps lat_us packets retransmits verified_bytes mismatches xdp_mode zerocopy " +
+		"progress") {
 		if _, ok := got[key]; !ok {
 			t.Errorf("no key %q in %s", key, b)
 		}
@@ -97,7 +98,8 @@ func TestJSONKeys(t *testing.T) {
 func TestTable(t *testing.T) {
 	var b bytes.Buffer
 	lat := testNamed(t, "send_lat")
-	s := &Setup{Test: lat, Transport: RC, Interface: "veth0", XDPMode: "native", Progress: Caller, QPs: 1,
+	s := &Setup{Test: lat, Transport: RC, Interface: "veth0", XDPMode: "native", Progress: Caller,
+		QPs:     1,
 		TXDepth: 128, CQMod: 100, PMTU: 4096, Inline: 236, GIDIndex: 1,
 		Local:  []Address{{QPN: 0x11, PSN: 0xabc, GID: "10.77.0.2"}},
 		Remote: slices.Repeat([]Address{{QPN: 0x12, PSN: 0xdef, GID: "10.77.0.1"}}, maxAddresses+2)}

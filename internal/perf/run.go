@@ -174,13 +174,15 @@ func (r *run) failed(wc *verbs.WC, c *conn) error {
 	}
 	hint := ""
 	if wc.Status == verbs.WCRetryExcErr {
-		hint = "; the other end does not answer: see if it still runs, and if link MTU and addresses fit"
+		hint = "; the other end does not answer: see if it still runs, and if link MTU and " +
+			"addresses fit"
 	}
 	return fmt.Errorf("QP %d: %s completed with %v (%v) after %d messages%s", c.index, what, wc.Status,
 		wc.VendorErr, c.done+c.arrived, hint)
 }
 
-// completed notes that messages below count are complete; of READs and atomics it looks at the data.
+// completed notes that messages below count are complete; of READs and atomics it looks at the
+// data.
 func (r *run) completed(c *conn, count uint64) {
 	if count <= c.done {
 		return

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hooks are what a run tells while it runs. Each may be nil. They are called from any goroutine, one
-// at a time.
+// Hooks are what a run tells while it runs. Each may be nil. They are called from any goroutine,
+// one at a time.
 type Hooks struct {
 	Ready    func(net.Addr) // server: interface attached, waiting for a client
 	Setup    func(*Setup)   // connected
@@ -138,8 +138,8 @@ func (r *run) passive() error {
 	return r.serve()
 }
 
-// onThread runs the loop on a thread of its own, in caller mode on the CPU that was asked for: there
-// it is what moves the packets.
+// onThread runs the loop on a thread of its own, in caller mode on the CPU that was asked for:
+// there it is what moves the packets.
 func onThread(cfg Config, loop func() error) error {
 	done := make(chan error, 1)
 	go func() {
