@@ -132,9 +132,9 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// TestSharedUMEMOutlivesFirst: the socket that registered the memory may close before the others,
+// TestSharedMemoryOutlivesFirst: the socket that registered the memory may close before the others,
 // and a new one still joins.
-func TestSharedUMEMOutlivesFirst(t *testing.T) {
+func TestSharedMemoryOutlivesFirst(t *testing.T) {
 	l := newLab(t, 3, 1500)
 	m := l.program(t, 1, 3, link.XDPDriverMode)
 	u, err := NewUMEM(2*128, 4096)
