@@ -244,6 +244,12 @@ func (q *QP) psnCount(e *sendEntry) uint32 {
 	return packets(e.length, q.pmtu)
 }
 
+// solicits reports whether the message asks for an event at the peer: only one that completes a
+// receive there can.
+func (e *sendEntry) solicits() bool {
+	return e.flags&SendSolicited != 0 && e.consumesCredit()
+}
+
 // mayContinue applies the QP's window and the shard's budget.
 func (q *QP) mayContinue() bool {
 	if q.typ != RC {
@@ -282,7 +288,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	}
 	bth := (*wire.BTH)(hdr)
 	bth.SetPSN(r.psn)
-	bth.SetSolicited(last && e.flags&SendSolicited != 0)
+	bth.SetSolicited(last && e.solicits())
 	r.unasked++
 	if last || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
 		bth.SetAckReq(true)
@@ -454,7 +460,7 @@ func (q *QP) sendUC(f Frame, e *sendEntry) int {
 	bth := (*wire.BTH)(hdr)
 	bth.SetPSN(r.psn)
 	last := r.psn == e.last
-	bth.SetSolicited(last && e.flags&SendSolicited != 0)
+	bth.SetSolicited(last && e.solicits())
 	putExtensions(hdr, op, e)
 	q.Stats.SentPkts++
 	q.Stats.SentBytes += uint64(n)
