@@ -95,7 +95,7 @@ func TestLoadFlag(t *testing.T) {
 			}
 			count = 10_000
 		} else if w.name == "veth" && cfg.Progress == ProgressCaller {
-			limit = 12 * time.Second
+			limit = 8 * time.Second
 		} else {
 			count = 250_000
 		}

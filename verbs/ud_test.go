@@ -56,8 +56,14 @@ func TestUD(t *testing.T) {
 			}
 		}
 		ah := a.ahTo(cb, false)
-		a.send(SendWR{Opcode: WRSend, SGList: []SGE{a.mr.SGE(0, 5000)}, AH: ah, RemoteQPN: b.qp.Num()})
-		a.done(WCLocLenErr)
+		b.recv(1, b.mr.SGE(0, 8192))
+		a.send(SendWR{Opcode: WRSend, SGList: []SGE{a.mr.SGE(0, 5000)}, AH: ah,
+			RemoteQPN: b.qp.Num(), RemoteQKey: testQKey})
+		a.done(WCSuccess) // but nothing was sent (IBTA C10-93.1.1)
+		time.Sleep(5 * time.Millisecond)
+		if n := b.cq.Len(); n != 0 {
+			t.Error("a datagram longer than the path MTU arrived")
+		}
 	})
 }
 
