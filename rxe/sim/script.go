@@ -11,10 +11,13 @@ package sim
 //	----
 //	0.0ms a>b WRITE_ONLY psn=0x000100 flags=ackreq va=b+0 rkey=b dmalen=100 len=100 pad=0
 //	0.0ms b>a ACKNOWLEDGE psn=0x000100 flags=- syndrome=0x1f(ack) msn=1  dropped
-//	…
+//	1.1ms a>b WRITE_ONLY psn=0x000100 flags=ackreq va=b+0 rkey=b dmalen=100 len=100 pad=0
+//	1.1ms b>a ACKNOWLEDGE psn=0x000100 flags=- syndrome=0x1f(ack) msn=1
+//	1.1ms a completion 1 RDMA_WRITE: success
 //
 // A line of four dashes ends the commands; what they print stands behind it, up to an empty line.
-// Comments begin with #. scriptcmd.go lists the commands.
+// Comments begin with #. scriptcmd.go lists the commands. Times count from the beginning of a run; keys and addresses go
+// by the names of their ends, QPNs and the MigReq bit, which is always set, are left out.
 
 import (
 	"fmt"
