@@ -252,4 +252,3 @@ func (s *keySim) reregView(o *object) *mr.View {
 	*o = keep
 	return v
 }
-

@@ -480,4 +480,3 @@ func (s *keySim) target() (key mr.Key, va uint64, n int) {
 	n = min(n, int(o.length))
 	return key, o.iova + uint64(s.r.Intn(int(o.length)-n+1)), n
 }
-
