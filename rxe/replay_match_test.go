@@ -277,6 +277,9 @@ func (m *matcher) matches(kernel, ours *packetView) bool {
 // differently apart; in lossy recordings as any later one.
 func (m *matcher) response(kernel *packetView) {
 	m.t.Helper()
+	if m.lossy && m.rec.repeated(kernel) {
+		return
+	}
 	rest := m.ours[m.next:]
 	skippable := func(v *packetView) bool { return m.lossy || v.positiveAck() }
 	for _, exact := range []bool{true, false} {

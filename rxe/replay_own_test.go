@@ -102,6 +102,9 @@ type ownRecorder struct {
 	recv [2]*rxe.CQ
 	mem  [2]*sim.Region
 	shut [2]*sim.Region
+
+	// fault, if set, decides about each packet. Only what arrives is recorded.
+	fault func(from int) sim.Verdict
 }
 
 func (w *ownRecorder) must(err error) {
@@ -115,10 +118,30 @@ func (w *ownRecorder) record(file, name string, v6 bool, groups []group) {
 	w.t.Helper()
 	out := pcapgo.NewWriter(&w.pcap)
 	w.must(out.WriteFileHeader(9000, layers.LinkTypeEthernet))
-	w.f = sim.New(sim.Config{Seed: 1, Tap: func(now rxe.Time, _, _ *sim.Node, b []byte) {
-		info := gopacket.CaptureInfo{Timestamp: time.Unix(0, int64(now)), CaptureLength: len(b), Length: len(b)}
-		w.must(out.WritePacket(info, b))
-	}})
+	// Frames arrive one by one, as on a slow wire: a responder answers each before it sees the next.
+	cfg := sim.Config{Seed: 1, Latency: 50_000, Spread: 50_000}
+	cfg.Faults.Script = func(_ uint64, from, _ *sim.Node, b []byte) sim.Verdict {
+		verdict, copies := sim.Pass, 1
+		if w.fault != nil {
+			end := endA
+			if from == w.n[endB] {
+				end = endB
+			}
+			verdict = w.fault(end)
+		}
+		switch verdict {
+		case sim.Drop:
+			copies = 0
+		case sim.Duplicate:
+			copies = 2
+		}
+		for range copies {
+			w.must(out.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(0, int64(w.f.Now())),
+				CaptureLength: len(b), Length: len(b)}, b))
+		}
+		return verdict
+	}
+	w.f = sim.New(cfg)
 	for end := range w.n {
 		w.end(end, v6)
 	}
@@ -192,6 +215,8 @@ func (w *ownRecorder) group(g group) {
 			w.must(w.q[1].PostRecv(&rxe.RecvWR{SGEs: []rxe.SGE{w.mem[1].SGE(recvAt, 20000)}}))
 		case rxe.WRRDMARead:
 			at = readAt
+		case rxe.WRAtomicFetchAdd:
+			at, wr.CompareAdd = atomicAt, 3
 		}
 		if p.op != rxe.WRSend && p.op != rxe.WRSendWithImm {
 			wr.RemoteAddr, wr.RKey = w.mem[1].Addr+8, w.mem[1].Key
@@ -211,7 +236,7 @@ func (w *ownRecorder) group(g group) {
 			wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah.Num(), w.q[1].QPN(), ownQKey
 		}
 		fmt.Fprintf(&w.text, "  A posts op %d len %d raddr %#x rkey 0x%08x imm/inv 0x%08x flags %x "+
-			"cmp/add 0x0 swap 0x0\n", p.op, p.n, wr.RemoteAddr, wr.RKey, wr.Imm, uint8(p.flags))
+			"cmp/add %#x swap 0x0\n", p.op, p.n, wr.RemoteAddr, wr.RKey, wr.Imm, uint8(p.flags), wr.CompareAdd)
 		w.must(w.q[0].PostSend(&wr))
 	}
 	w.q[0].RingDoorbell()

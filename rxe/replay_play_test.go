@@ -308,7 +308,8 @@ func (p *player) prepare(v *packetView) {
 		p.e.n.Dev.DestroyQP(p.e.q) // nobody was there: the requester gave up
 	}
 	psn, ok := p.c.posts[k].consumes()
-	if ok && psn == v.p.PSN && !p.received[k] && !p.c.refused(v) {
+	next := p.c.typ == rxe.UD || p.e.q.Query().RQPSN == psn || p.c.typ == rxe.UC && p.rec.lossy
+	if ok && psn == v.p.PSN && next && !p.received[k] && !p.c.refused(v) {
 		p.received[k] = true
 		p.e.postRecv(uint64(k), p.c.posts[k])
 	}

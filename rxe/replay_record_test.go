@@ -2,6 +2,7 @@ package rxe_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"os"
 	"testing"
@@ -234,6 +235,20 @@ func (c *conversation) lossy() bool {
 			return true
 		}
 		next = v.p.PSN.Add(v.psns(c.pmtu))
+	}
+	return false
+}
+
+// repeated reports whether v is a copy that the network made: every packet that the kernel sends has an
+// IP ID of its own.
+func (r *recording) repeated(v *packetView) bool {
+	if v.p.V6 || binary.BigEndian.Uint16(v.p.IPHeader()[4:]) == 0 {
+		return false
+	}
+	for _, w := range r.packets {
+		if w.n < v.n && bytes.Equal(w.frame, v.frame) {
+			return true
+		}
 	}
 	return false
 }

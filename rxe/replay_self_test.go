@@ -204,6 +204,17 @@ func TestReplaySees(t *testing.T) {
 			r.remove(75)
 			r.remove(90)
 		}, ""},
+		{"free: a response that the network repeats", "dup", responder, func(t *testing.T, r *recording) {
+			c := r.convs[0]
+			c.packets = append(c.packets, &packetView{n: 99, from: endB, frame: c.packets[2].frame,
+				p: c.packets[2].p, fields: c.packets[2].fields})
+		}, ""},
+		{"a response that the kernel repeats", "dup", responder, func(t *testing.T, r *recording) {
+			c := r.convs[3]
+			c.packets = append(c.packets, &packetView{n: 99, from: endB, frame: bytes.Clone(c.packets[2].frame),
+				p: c.packets[2].p, fields: c.packets[2].fields})
+			c.packets[len(c.packets)-1].frame[19]++
+		}, "we send nothing like it"},
 		{"free: fewer repeats when lossy", "dup", requester, func(t *testing.T, r *recording) {
 			r.remove(32)
 		}, ""},
