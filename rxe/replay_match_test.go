@@ -244,7 +244,8 @@ type matcher struct {
 	rec   *recording
 	x     *exceptions
 	ours  []*packetView
-	next  int // first of ours not yet matched
+	next  int           // first of ours not yet matched
+	acks  []*packetView // the kernel's ACKs that ours must cover in the end
 	lossy bool
 }
 
@@ -293,7 +294,8 @@ func (m *matcher) response(kernel *packetView) {
 			}
 		}
 	}
-	if kernel.positiveAck() && m.covered(kernel) {
+	if kernel.positiveAck() {
+		m.acks = append(m.acks, kernel)
 		return
 	}
 	for _, v := range rest {
@@ -303,6 +305,23 @@ func (m *matcher) response(kernel *packetView) {
 		}
 	}
 	m.mismatch(kernel, nil)
+}
+
+// finish checks what could be coalesced up to the end.
+func (m *matcher) finish() {
+	m.t.Helper()
+	for _, kernel := range m.acks {
+		if m.covered(kernel) {
+			continue
+		}
+		var nearest *packetView
+		for _, v := range m.ours {
+			if v.p.PSN == kernel.p.PSN {
+				nearest = v
+			}
+		}
+		m.mismatch(kernel, nearest)
+	}
 }
 
 // covered reports whether a response of ours acknowledges at least as much as the kernel's ACK, and

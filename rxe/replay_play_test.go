@@ -286,6 +286,7 @@ func (p *player) responder() {
 			}
 		}
 	}
+	p.m.finish()
 	p.receiveCompletions()
 }
 
