@@ -91,7 +91,13 @@ func (c *CQ) push(s int, e *CQE, solicited bool) (fired, ok bool) {
 		c.used.Add(-1)
 		return false, false
 	}
-	l := c.lanes[s]
+	c.lanes[s].put(e)
+	return c.wants(e, solicited) && c.fire(), true
+}
+
+// put publishes e. Whoever arms the queue afterwards and polls finds it; whoever armed it before is
+// seen by wants.
+func (l *cqLane) put(e *CQE) {
 	p := l.prod.Load()
 	m := l.mem[uint64(p&l.mask)*cqeWords:]
 	_ = m[3]
@@ -101,16 +107,21 @@ func (c *CQ) push(s int, e *CQE, solicited bool) (fired, ok bool) {
 	m[2] = uint64(e.ByteLen) | uint64(e.Imm)<<32
 	m[3] = uint64(e.SrcQP)
 	l.prod.Store(p + 1)
+}
+
+// wants reports whether the queue is armed for e.
+func (c *CQ) wants(e *CQE, solicited bool) bool {
 	switch c.armed.Load() {
 	case cqArmed:
-		fired = c.armed.Swap(cqIdle) != cqIdle
+		return true
 	case cqArmedSolicited:
-		if solicited || e.Status != WCSuccess {
-			fired = c.armed.Swap(cqIdle) != cqIdle
-		}
+		return solicited || e.Status != WCSuccess
 	}
-	return fired, true
+	return false
 }
+
+// fire disarms the queue. Of several shards that want to, one makes the event.
+func (c *CQ) fire() bool { return c.armed.Swap(cqIdle) != cqIdle }
 
 // Poll moves up to len(out) completions to out and returns how many. One caller at a time.
 func (c *CQ) Poll(out []CQE) int {
