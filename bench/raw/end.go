@@ -20,6 +20,7 @@ import (
 type end struct {
 	*xdp.Socket
 	mac   net.HardwareAddr
+	start [headerLen]byte // of frames to the other end
 	mode  string
 	link  link.Link
 	parts uint64 // chunks a frame takes on receive
@@ -30,7 +31,10 @@ func openBoth(c *Config) (a, b *end, err error) {
 	if a, err = openEnd(c, c.A); err != nil {
 		return a, nil, err
 	}
-	b, err = openEnd(c, c.B)
+	if b, err = openEnd(c, c.B); err == nil {
+		a.address(b)
+		b.address(a)
+	}
 	return a, b, err
 }
 
@@ -157,12 +161,17 @@ func (e *end) close() error {
 	return err
 }
 
-// header writes the start of a frame from e to the other end.
-func (e *end) header(head []byte, to *end, seq uint32) {
+// address prepares the start of the frames from e to the other end.
+func (e *end) address(to *end) {
+	copy(e.start[0:6], to.mac)
+	copy(e.start[6:12], e.mac)
+	binary.BigEndian.PutUint16(e.start[12:], etherType)
+}
+
+// header writes the start of frame seq.
+func (e *end) header(head []byte, seq uint32) {
 	h := (*[headerLen]byte)(head)
-	copy(h[0:6], to.mac)
-	copy(h[6:12], e.mac)
-	h[12], h[13] = etherType>>8, etherType&0xff
+	*h = e.start
 	binary.BigEndian.PutUint32(h[14:], seq)
 }
 

@@ -58,13 +58,13 @@ type pingPong struct {
 	stop atomic.Bool
 }
 
-// send sends one frame from one end to the other.
-func (p *pingPong) send(from, to *end, seq uint32) error {
+// send sends one frame to the other end.
+func (p *pingPong) send(from *end, seq uint32) error {
 	head, ok := p.reserve(from)
 	if !ok {
 		return errDown // one frame at a time always finds room, unless none completes any more
 	}
-	from.header(head, to, seq)
+	from.header(head, seq)
 	from.Submit(p.FrameSize)
 	if from.Kick() > xdp.KickAgain {
 		return errDown
@@ -125,7 +125,7 @@ func (p *pingPong) over(m *meter, now time.Time) bool {
 func (p *pingPong) oneThread() error {
 	return p.rounds(func(seq uint32, since time.Time) error {
 		if p.await(p.b, seq, since) {
-			return p.send(p.b, p.a, seq)
+			return p.send(p.b, seq)
 		}
 		return nil
 	})
@@ -147,7 +147,7 @@ func (p *pingPong) rounds(answer func(seq uint32, since time.Time) error) error 
 			}
 			start = time.Now()
 		}
-		if err := p.send(p.a, p.b, seq); err != nil {
+		if err := p.send(p.a, seq); err != nil {
 			return err
 		}
 		if err := answer(seq, start); err != nil {
@@ -163,7 +163,7 @@ func (p *pingPong) rounds(answer func(seq uint32, since time.Time) error) error 
 func (p *pingPong) echo() error {
 	for i := 1; ; i++ {
 		if seq, ok := p.take(p.b); ok {
-			if err := p.send(p.b, p.a, seq); err != nil {
+			if err := p.send(p.b, seq); err != nil {
 				p.stop.Store(true)
 				return err
 			}

@@ -106,7 +106,7 @@ func (s *stream) send() error {
 		if !ok {
 			break
 		}
-		s.a.header(head, s.b, uint32(s.next))
+		s.a.header(head, uint32(s.next))
 		s.a.Submit(s.FrameSize)
 		s.next++
 	}
