@@ -57,7 +57,8 @@ var rules = []rule{
 	{"verbs/cm", anything, []string{"verbs", "rxe/cm", "rxe/wire", "internal/netdev"}, anything},
 
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
-	{"bench/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
+	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
+	{"interop/...", anything, []string{"internal/...", "rxe/wire"}, anything},
 	{"cmd/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."},
 		anything},
 }

@@ -73,12 +73,9 @@ func pages(n int, x byte) []byte { return bytes.Repeat([]byte{x}, n*4096) }
 // attack is a second connection whose requester plays the peer that holds keys.
 type attack struct {
 	*pair
-	m      *fast
-	listA  []byte
-	listB  []byte
-	probeA *rxe.QP
-	probeB *rxe.QP
-	cqA    *rxe.CQ
+	m     *fast
+	listA []byte
+	listB []byte
 }
 
 // newAttack: side b owns the region, side a reaches for it.

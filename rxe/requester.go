@@ -307,9 +307,6 @@ func (q *QP) begin(f Frame, op wire.Opcode) []byte {
 	return hdr
 }
 
-// windowFull reports whether the packet being built is the last one the window admits.
-func (r *requester) windowFull() bool { return uint32(r.psn.Diff(r.una))+1 >= r.cwnd }
-
 // windowFull reports whether the packet being built is the last one that the window or the budget
 // admits.
 func (q *QP) windowFull() bool {
