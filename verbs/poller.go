@@ -22,15 +22,6 @@ const (
 	txBatch = 64
 )
 
-// How the thread and the goroutines in Poll share a shard in caller mode.
-const (
-	callerGrace = 50 * time.Microsecond // nobody polled for that long: the thread takes over
-	callerGone  = 2 * time.Millisecond  // nobody polled for that long: the next one is new
-	watchFine   = 32                    // looks at a new one, callerGrace apart,
-	watchCoarse = time.Millisecond      // and then in steps of this
-	watchQuiet  = 4                     // vain ones of these: nothing moves, sleep for frames
-)
-
 // How many vain turns of a thread, or calls of Poll, go by between two offers of the CPU to others. A
 // goroutine that moves the shard itself waits longer than a peer takes to answer.
 const (
@@ -55,6 +46,7 @@ type poller struct {
 	gone  bool        // the interface does not exist any more
 	shut  bool        // closed: nothing moves
 
+	now     rxe.Time // the engine's: it never goes back
 	wakeAt  rxe.Time // when the sleeping thread wakes by itself
 	backoff rxe.Time // how long it sleeps before it tries to send again
 
@@ -216,54 +208,6 @@ func (p *poller) turn(now rxe.Time) bool {
 	return n > 0
 }
 
-// drive is what a goroutine in Poll does for the shard. When frames have come it goes back at once
-// and leaves the answers for its next call: what the application posts now, seeing a completion or
-// the last byte of a WRITE, leaves ahead of them in the same system call. Should there be no next
-// call, the thread sends them.
-func (p *poller) drive() {
-	now := clock()
-	if int64(now)-p.seen.Swap(int64(now)) > int64(callerGone) {
-		p.came.Store(true)
-	}
-	if p.wanted.Load() != 0 || !p.mu.TryLock() {
-		return
-	}
-	if p.shut {
-		p.mu.Unlock()
-		return
-	}
-	s := p.shard
-	s.Enter()
-	moved := 0
-	if p.owed {
-		p.owed = false
-		s.Turn(now)
-		moved += p.transmit(now)
-	}
-	got := p.receive(now)
-	if s.Deadline() <= now {
-		s.Expire(now)
-	}
-	if got > 0 {
-		p.owed = true
-	} else {
-		s.Turn(now)
-		if p.again || s.CanTransmit() {
-			moved += p.transmit(now)
-		}
-	}
-	if moved+got > 0 {
-		p.moved.Add(1)
-	}
-	p.release()
-}
-
-// callerLeaves says that the goroutine in Wait goes to sleep: the thread takes over at once.
-func (p *poller) callerLeaves() {
-	p.seen.Store(int64(clock()) - int64(time.Second))
-	signal(p.poke)
-}
-
 // run is the shard's thread.
 func (p *poller) run(cpu int, spin time.Duration) {
 	defer close(p.done)
@@ -282,6 +226,7 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		p.mu.Lock()
 		p.shard.Enter()
 		now, left := clock(), p.owed
+		p.now = now
 		if p.turn(now) {
 			idleSince, idle = now, 0
 		}
@@ -345,74 +290,6 @@ func (p *poller) sleep(now rxe.Time) {
 		p.link.Wait(d)
 	}
 	p.asleep.Store(false)
-}
-
-// watch keeps the thread out of the way of a goroutine that polls: it looks now and then whether
-// that still comes. It reports false when the thread is to move the shard.
-//
-// A look costs the other threads of a busy machine some 20 µs. So it looks often at a goroutine
-// that has just begun, and once a millisecond at one that has been polling for long.
-func (p *poller) watch() bool {
-	if p.callerAway() >= callerGrace {
-		return false
-	}
-	if p.came.Swap(false) {
-		p.fine = watchFine
-	}
-	p.lookClosely()
-	for quiet, moved := 0, p.moved.Load(); p.callerAway() < callerGrace && !p.stop.Load(); {
-		if m := p.moved.Load(); m != moved {
-			quiet, moved = 0, m
-		} else if quiet++; quiet >= watchQuiet && p.nap() {
-			return true
-		}
-		p.tick.Reset(watchCoarse)
-		select {
-		case <-p.tick.C:
-		case <-p.poke:
-			p.tick.Stop()
-		}
-	}
-	return p.stop.Load()
-}
-
-// callerAway is how long ago a goroutine in Poll was last here.
-func (p *poller) callerAway() time.Duration {
-	return time.Duration(clock()) - time.Duration(p.seen.Load())
-}
-
-// lookClosely is the part of watch that sleeps for less than the runtime's timers can.
-func (p *poller) lookClosely() {
-	if p.fine == 0 {
-		return
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer preciseThread()()
-	for ; p.fine > 0 && p.callerAway() < callerGrace && !p.stop.Load(); p.fine-- {
-		slept := clock()
-		sleepThread(callerGrace)
-		if time.Duration(clock()-slept) > 4*callerGrace {
-			p.fine = 1 // the machine is too busy for that
-		}
-	}
-}
-
-// nap sleeps like an idle thread although a goroutine polls, because nothing moves. It reports
-// false if something is left to do.
-func (p *poller) nap() bool {
-	if !p.mu.TryLock() {
-		return false
-	}
-	if p.owed || p.again || p.shard.Pending() {
-		p.mu.Unlock()
-		return false
-	}
-	now := clock()
-	p.announce(now)
-	p.mu.Unlock()
-	p.sleep(now)
-	return true
 }
 
 // wakeShards wakes the threads of a set of shards.
