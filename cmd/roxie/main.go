@@ -57,6 +57,7 @@ func newRoot() *cobra.Command {
 		newPerfEndCommand(),
 		newPingCommand(),
 		newPingpongCommand(),
+		newSRPEndCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

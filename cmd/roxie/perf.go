@@ -46,6 +46,7 @@ func newPerfCommand() *cobra.Command {
 	for _, t := range perf.Tests() {
 		c.AddCommand(newPerfTest(t))
 	}
+	c.AddCommand(newSRPCommand(), newRTRSCommand())
 	return c
 }
 
