@@ -15,10 +15,11 @@ func (q *QP) withinBudget(n uint32) bool {
 	return false
 }
 
-// account follows a change of what the QP has in flight.
+// account follows a change of what the QP has in flight. A READ takes as many PSNs as its answer, but
+// is one packet: more than a window is never on its way.
 func (q *QP) account() {
 	r := &q.req
-	n := uint32(r.psn.Diff(r.una))
+	n := min(uint32(r.psn.Diff(r.una)), r.cwnd)
 	q.shard.inFlight += n - r.counted
 	r.counted = n
 }

@@ -77,3 +77,34 @@ func TestBudgetDeadPeer(t *testing.T) {
 		t.Errorf("%d packets left in the account", n)
 	}
 }
+
+// TestBudgetLongRead: a long READ, whose answer takes thousands of PSNs, does not use up the account:
+// it is one frame in the peer's ring, and the other QPs keep their windows.
+func TestBudgetLongRead(t *testing.T) {
+	run := func(read bool) rxe.Time {
+		p, sides := crowd(t, 2)
+		if read {
+			far, err := p.b.n.Reg(p.b.q.Init().PD, make([]byte, 1<<20), memAddr, sim.AllAccess)
+			p.ok(err)
+			quarter := p.a.mem.SGE(0, 1<<18)
+			sides[0].send(t, rxe.SendWR{Opcode: rxe.WRRDMARead, SGEs: []rxe.SGE{quarter, quarter, quarter, quarter}, RemoteAddr: memAddr, RKey: far.Key})
+			p.f.Run(1000)
+		}
+		start := p.f.Now()
+		sides[1].send(t, rxe.SendWR{Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{p.a.mem.SGE(0, 1<<16)}, RemoteAddr: p.b.mem.Addr, RKey: p.b.mem.Key})
+		wantStatus(t, p.wait(sides[1], 1)[0], rxe.WCSuccess)
+		took := p.f.Now() - start
+		if read {
+			wantStatus(t, p.wait(sides[0], 1)[0], rxe.WCSuccess)
+		}
+		if n := rxe.InFlight(sides[0].q.Shard()); n != 0 {
+			t.Errorf("%d packets left in the account", n)
+		}
+		return took
+	}
+	if alone, beside := run(false), run(true); beside > alone+alone/4 {
+		t.Errorf("a WRITE takes %d µs beside a READ, %d µs alone", beside/1000, alone/1000)
+	} else {
+		t.Logf("%d µs beside a READ, %d µs alone", beside/1000, alone/1000)
+	}
+}
