@@ -1,6 +1,9 @@
 package rxe
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // QueueMemory is a queue's record memory, for tests that play a hostile poster.
 func QueueMemory(q *Queue) []uint64 { return q.mem }
@@ -13,3 +16,17 @@ func InFlight(s *Shard) uint32 { return s.inFlight }
 
 // PushCQE puts a completion into a CQ as shard s would.
 func PushCQE(c *CQ, s int, e *CQE) (fired, ok bool) { return c.push(s, e, false) }
+
+// CountersOf lists all counters in the order they stand in.
+func CountersOf(c *Counters) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(c)), unsafe.Sizeof(*c)/8)
+}
+
+// FillCounters sets them to 1, 2, 3 and so on, and returns their number.
+func FillCounters(c *Counters) int {
+	all := CountersOf(c)
+	for i := range all {
+		all[i] = uint64(i + 1)
+	}
+	return len(all)
+}
