@@ -232,16 +232,26 @@ func (s *keySim) race() {
 		if op == rxe.WRRDMAWrite && landed != n || op == rxe.WRRDMARead && !bytes.Equal(buf, before) {
 			s.t.Fatal("a success that was not one")
 		}
-		if c.own.State() == rxe.StateErr && s.lossy && op == rxe.WRRDMARead {
-			// The wire has repeated the request, and its second answer is refused.
-			s.faults[mr.FaultState]++
-			s.reconnect(c)
-		}
+		s.repeated(op)
 		return
 	}
 	s.steps["race cut"]++
 	s.faults[mr.FaultState]++
+	s.repeated(op)
 	s.refused(c, b[0], "an access that an invalidation has cut")
+}
+
+// repeated takes note of a READ that has been answered and that the wire repeats: each copy is
+// refused, and ends nothing.
+func (s *keySim) repeated(op rxe.WROpcode) {
+	if !s.lossy || op != rxe.WRRDMARead {
+		return
+	}
+	n := uint64(0)
+	for _, sh := range s.owner.Dev.Shards() {
+		n += sh.C.KeyFaults[mr.FaultState]
+	}
+	s.faults[mr.FaultState] = max(s.faults[mr.FaultState], n)
 }
 
 func (s *keySim) verifyMemory(when string) {

@@ -281,11 +281,19 @@ func readResponseOp(first, last bool) wire.Opcode {
 	return wire.RCReadRespMiddle
 }
 
-// cutRead ends a READ whose region has gone, and with it the QP.
+// cutRead ends a READ whose region has gone, and with it the QP. Not so when the READ has been answered
+// once: a late copy of the request must not end a connection whose peer has its data and has given
+// the region back since. A peer that still waits is told by the NAK.
 func (q *QP) cutRead(f Frame, res *resource, fault mr.Fault) int {
 	r := &q.resp
 	psn := res.cur
 	q.drop(faultReason(fault))
+	if res.done {
+		q.answered(res)
+		q.shard.C.NAKsSent++
+		q.Stats.NAKsSent++
+		return q.sendAck(f, wire.NAKSyndrome(wire.NAKRemoteAccess), psn)
+	}
 	r.queue = r.queue[:0]
 	r.failing, r.nakOwed = true, false
 	q.shard.emit(Event{Type: EventQPAccessErr, QP: q, Reason: faultReason(fault)})
