@@ -64,8 +64,9 @@ func (p *pingPong) must(err error) {
 	}
 }
 
-// TestNoAllocation: neither posting nor polling nor what moves the shards allocates, over 10^5
-// messages (fewer on a slow machine). The runtime may, for the threads' channels and timers.
+// TestNoAllocation: neither posting nor polling nor what moves the shards allocates, over 10^5 in all
+// (fewer on a slow machine). The runtime may, now and then, for the threads' timers; what
+// belongs to a message shows in each of three windows.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -75,16 +76,21 @@ func TestNoAllocation(t *testing.T) {
 			a, b := newPair(t, w, cfg, endConfig{}, ConnOptions{})
 			p := newPingPong(t, a, b, size)
 			p.run(300) // every slot of the rings has been used
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			n := 0
-			for start := time.Now(); n < 12_500 && time.Since(start) < time.Second; n += 100 {
-				p.run(100) // 400 work requests
+			least, messages := ^uint64(0), 0
+			for range 3 {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				start := time.Now()
+				for n := 0; n < 5000 && time.Since(start) < 400*time.Millisecond; n += 100 {
+					p.run(100) // 400 work requests
+					messages += 200
+				}
+				runtime.ReadMemStats(&after)
+				least = min(least, after.Mallocs-before.Mallocs)
 			}
-			runtime.ReadMemStats(&after)
-			t.Logf("%d messages of %d bytes: %d allocations", 2*n, size, after.Mallocs-before.Mallocs)
-			if got := after.Mallocs - before.Mallocs; got > uint64(n)/100 {
-				t.Errorf("%d allocations over %d messages of %d bytes", got, 2*n, size)
+			t.Logf("%d messages of %d bytes: %d allocations at least", messages, size, least)
+			if least > 10 {
+				t.Errorf("%d allocations over %d messages of %d bytes", least, messages/3, size)
 			}
 		}
 	})

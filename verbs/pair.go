@@ -3,8 +3,6 @@ package verbs
 import (
 	"sync/atomic"
 	"time"
-
-	"github.com/roxie-rdma/roxie/rxe"
 )
 
 // A wire in memory: what a veth pair is to two interfaces, for tests and examples without rights.
@@ -84,12 +82,8 @@ func (l *memLink) Submit(n int) {
 		return
 	}
 	s := &p.slots[at%pairRing]
-	if len(s.buf) < n {
-		size := rxe.MinFrame
-		for size < n {
-			size *= 2
-		}
-		s.buf = make([]byte, size)
+	if s.buf == nil {
+		s.buf = make([]byte, pairFrame)
 	}
 	s.n = copy(s.buf, l.out[:n])
 	l.pending++
