@@ -64,7 +64,7 @@ func (p *pingPong) must(err error) {
 	}
 }
 
-// TestNoAllocation: neither posting nor polling nor what moves the shards allocates, over 10^5 in all
+// TestNoAllocation: neither posting nor polling nor what moves the shards allocates, over 10^5 WRs
 // (fewer on a slow machine). The runtime may, now and then, for the threads' timers; what
 // belongs to a message shows in each of three windows.
 func TestNoAllocation(t *testing.T) {

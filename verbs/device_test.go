@@ -41,7 +41,8 @@ func TestQuery(t *testing.T) {
 	e.must(e.qp.Modify(&QPAttr{State: StateInit, Port: 1, AccessFlags: RemoteRead},
 		AttrState|AttrPKeyIndex|AttrPort|AttrAccessFlags))
 	a, in := e.qp.Query()
-	if a.State != StateInit || a.AccessFlags != RemoteRead || in.Type != RC || in.Cap.MaxSendWR != 128 {
+	if a.State != StateInit || a.AccessFlags != RemoteRead || in.Type != RC ||
+		in.Cap.MaxSendWR != 128 {
 		t.Errorf("QP %+v, %+v", a, in)
 	}
 }
@@ -62,7 +63,7 @@ func TestGeneric(t *testing.T) {
 	}
 }
 
-// TestVLANAndCapture: tagged both ways, and both ends capture the same frames with their directions.
+// TestVLANAndCapture: tagged both ways; both ends capture the same frames with their directions.
 func TestVLANAndCapture(t *testing.T) {
 	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
 		var mu sync.Mutex
