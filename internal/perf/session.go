@@ -138,19 +138,21 @@ func (r *run) passive() error {
 	return r.serve()
 }
 
-// onThread runs the loop on a thread of its own, in caller mode on the CPU that was asked for:
-// there it is what moves the packets.
+// onThread runs the loop, in caller mode on the CPU that was asked for: there it is what moves the
+// packets. Only then has it a thread of its own: a goroutine locked to a thread pays for each yield
+// with a change of threads, and CQ.Poll yields when it finds nothing for a while.
 func onThread(cfg Config, loop func() error) error {
+	if cfg.CPU < 0 || cfg.Progress != Caller {
+		return loop()
+	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // never unlocked: what is set here must not outlive the loop
-		if cfg.CPU >= 0 && cfg.Progress == Caller {
-			var set unix.CPUSet
-			set.Set(cfg.CPU)
-			if err := unix.SchedSetaffinity(0, &set); err != nil {
-				done <- fmt.Errorf("--cpu %d: %w", cfg.CPU, err)
-				return
-			}
+		runtime.LockOSThread() // never unlocked: the affinity must not outlive the loop
+		var set unix.CPUSet
+		set.Set(cfg.CPU)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			done <- fmt.Errorf("--cpu %d: %w", cfg.CPU, err)
+			return
 		}
 		done <- loop()
 	}()
