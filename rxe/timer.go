@@ -177,8 +177,10 @@ func (w *wheel) nextSlot() (tick int64, level int) {
 	return best, level
 }
 
-// pop returns a node whose deadline has passed, or nil. The node is out of the wheel.
+// pop returns a node whose deadline has passed, or nil. The node is out of the wheel. Time does not
+// go back: a now before what advance has seen counts as that.
 func (w *wheel) pop(now Time) *timerNode {
+	now = max(now, Time(w.tick<<tickShift))
 	for w.due.next != &w.due {
 		n := w.due.next
 		w.unlink(n)
