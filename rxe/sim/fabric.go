@@ -23,9 +23,9 @@ type Config struct {
 	// Tap, if set, sees every frame that a shard sends, before the faults. to is nil when nobody has
 	// the destination address, or when many have it.
 	Tap func(now rxe.Time, from, to *Node, frame []byte)
-	// OnDeliver, if set, sees every frame that a shard is about to receive. damaged tells that the
-	// fabric has changed it.
-	OnDeliver func(now rxe.Time, to *Node, frame []byte, damaged bool)
+	// OnDeliver, if set, sees every frame that a shard of a node is about to receive. damaged tells
+	// that the fabric has changed it.
+	OnDeliver func(now rxe.Time, to *Node, shard int, frame []byte, damaged bool)
 	// OnStraddle, if set, is called after shards of n have run inside another one's check.
 	OnStraddle func(n *Node)
 	// Trace, if set, gets every frame.

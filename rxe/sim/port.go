@@ -174,7 +174,7 @@ func (f *Fabric) receive(p *port) {
 	n := min(p.waiting(), stepFrames)
 	for _, x := range p.rx[p.rxHead : p.rxHead+n] {
 		if f.cfg.OnDeliver != nil {
-			f.cfg.OnDeliver(f.now, p.node, x.b, x.damaged)
+			f.cfg.OnDeliver(f.now, p.node, p.shard.ID, x.b, x.damaged)
 		}
 		p.shard.Receive(f.now, f.split(x.b))
 		f.pool.release(x.b)

@@ -1,0 +1,260 @@
+package soak
+
+import (
+	"github.com/roxie-rdma/roxie/rxe"
+	"github.com/roxie-rdma/roxie/rxe/mr"
+	"github.com/roxie-rdma/roxie/rxe/sim"
+)
+
+const arenaMax = 4 << 20
+
+// host is one device with an application.
+type host struct {
+	arena
+	w       *world
+	n       *sim.Node
+	pd      mr.PD
+	foreign mr.PD
+	cqs     []*cqApp
+	ends    map[rxe.QPN]*end
+	rxqs    []*rxq
+	local   *region // the whole arena, for our own work requests
+	pool    *region // the sources, readable by peers
+	alien   *region // of the foreign domain
+	shared  uint32  // counter that all peers add 1 to
+
+	sharedReg *region
+	dead      []mr.Key
+	rnr       bool // no receives are posted
+	leases    int
+
+	adds  uint64   // completed additions to the shared counter
+	slack uint64   // additions that may have been executed or not
+	seen  []uint64 // values the counter has had, one bit each
+}
+
+func (w *world) addHost(v6 bool) {
+	r := w.r
+	h := &host{w: w, ends: map[rxe.QPN]*end{}}
+	h.mem, h.shadow = make([]byte, 0, arenaMax), make([]byte, 0, arenaMax)
+	shards := 1 + r.Intn(4)
+	dev := rxe.Config{Window: 16 << r.Intn(5), AckEvery: 1 << r.Intn(7), Credits: r.Intn(3) == 0,
+		Handover: 64 << r.Intn(3), MaxQP: 1 << 12}
+	n, err := w.f.AddNode(sim.NodeConfig{Shards: shards, V6: v6, Device: dev, TxBurst: 1 << r.Intn(7),
+		TxHead: 256 + r.Intn(3600)})
+	w.must(err)
+	h.n = n
+	h.pd, h.foreign = n.AllocPD(), n.AllocPD()
+	n.OnEvent = h.event
+	h.grow(0)
+	pool := h.grow(poolSize)
+	copy(h.mem[pool:pool+poolSize], junk[r.Intn(4096):])
+	copy(h.shadow[pool:], h.mem[pool:pool+poolSize])
+	h.pool = h.register(h.pd, pool, poolSize, 0x2000_0000+uint64(r.Intn(4096)), mr.RemoteRead)
+	alien := h.grow(256)
+	h.alien = h.register(h.foreign, alien, 256, h.addr(alien), sim.AllAccess)
+	h.shared = h.grow(8)
+	h.shared += -h.shared & 7
+	h.grow(8)
+	h.setWord(h.shared, 0)
+	h.sharedReg = h.register(h.pd, h.shared, 8, h.addr(h.shared), mr.LocalWrite|mr.RemoteAtomic)
+	for i, k := 0, 1+r.Intn(3); i < k; i++ {
+		h.addCQ()
+	}
+	w.hosts = append(w.hosts, h)
+}
+
+// ready registers the arena once all of it is there.
+func (h *host) ready() {
+	h.local = h.register(h.pd, 0, uint32(len(h.mem)), arenaBase, mr.LocalWrite)
+}
+
+// word reads 8 bytes as the machine's integer, from memory.
+func (h *host) word(off uint32) uint64 { return host64(h.mem[off:]) }
+
+// setWord sets 8 bytes in memory and shadow.
+func (h *host) setWord(off uint32, v uint64) {
+	putHost64(h.mem[off:], v)
+	putHost64(h.shadow[off:], v)
+}
+
+// event takes what the device reports.
+func (h *host) event(e rxe.Event) {
+	switch e.Type {
+	case rxe.EventCompletion:
+		for _, a := range h.cqs {
+			if a.cq == e.CQ {
+				a.fired()
+			}
+		}
+	case rxe.EventCQErr:
+		h.w.violate("CQ %d of host %d overflows", e.CQ.Num, h.n.ID())
+	case rxe.EventQPLastWQE:
+		if x := h.ends[e.QP.QPN()]; x != nil && x.q == e.QP {
+			x.lastWQE = true
+		}
+	case rxe.EventSQDrained:
+		if x := h.ends[e.QP.QPN()]; x != nil && x.q == e.QP {
+			x.drained()
+		}
+	}
+}
+
+// collect takes what a control call has made the device report.
+func (h *host) collect(s *rxe.Shard) {
+	for _, e := range s.Events() {
+		h.event(e)
+	}
+}
+
+// noteShared checks a value that an addition to the shared counter has returned: each one once.
+func (h *host) noteShared(v uint64) {
+	h.adds++
+	i := int(v / 64)
+	if v >= 1<<32 || v >= h.adds+h.slack+1<<20 {
+		h.w.violate("shared counter of host %d returned %d after %d additions", h.n.ID(), v, h.adds)
+		return
+	}
+	for len(h.seen) <= i {
+		h.seen = append(h.seen, 0)
+	}
+	if h.seen[i]>>(v%64)&1 != 0 {
+		h.w.violate("shared counter of host %d returned %d twice", h.n.ID(), v)
+	}
+	h.seen[i] |= 1 << (v % 64)
+	putHost64(h.shadow[h.shared:], h.word(h.shared)) // compared with the sum at the end
+}
+
+func (h *host) lastChecks() {
+	if v := h.word(h.shared); v < h.adds || v > h.adds+h.slack {
+		h.w.violate("shared counter of host %d is %d after %d additions (%d more in doubt)", h.n.ID(), v,
+			h.adds, h.slack)
+	}
+	h.setWord(h.shared, h.word(h.shared))
+	if at, ok := h.audit(); !ok {
+		_, got, want := h.dirt(at, 1)
+		h.w.violate("host %d: byte %#x of memory is %#02x, want %#02x: written from outside its use",
+			h.n.ID(), at, got, want)
+	}
+	for _, a := range h.cqs {
+		if n := a.cq.Len(); n != 0 {
+			h.w.violate("host %d: %d completions left and no event for them", h.n.ID(), n)
+		}
+	}
+}
+
+// cqApp is the part of an application that waits for one completion queue.
+type cqApp struct {
+	h         *host
+	cq        *rxe.CQ
+	wake      func()
+	scheduled bool
+	nap       rxe.Time // how long it likes to sleep before it polls
+	solicited bool     // it arms for solicited completions only, and looks by itself now and then
+	armed     bool     // for solicited ones
+	event     bool     // one has come since
+}
+
+const (
+	cqDepth      = 1 << 13
+	solicitedNap = 30_000
+)
+
+func (h *host) addCQ() {
+	cq, err := h.n.Dev.NewCQ(cqDepth)
+	h.w.must(err)
+	a := &cqApp{h: h, cq: cq, nap: 200 + rxe.Time(h.w.r.Intn(3000)), solicited: h.w.r.Intn(4) == 0}
+	a.wake = a.run
+	h.cqs = append(h.cqs, a)
+}
+
+func (a *cqApp) fired() {
+	a.event = true
+	a.schedule(rxe.Time(a.h.w.r.Intn(int(a.nap))))
+}
+
+func (a *cqApp) schedule(in rxe.Time) {
+	if !a.scheduled {
+		a.scheduled = true
+		a.h.w.f.At(a.h.w.f.Now()+in, a.wake)
+	}
+}
+
+// arm asks for an event, then looks once more, as the rules demand.
+func (a *cqApp) arm() {
+	a.event = false
+	a.armed = a.solicited
+	a.cq.Arm(a.solicited)
+	a.poll(true)
+	if a.solicited {
+		a.schedule(solicitedNap)
+	}
+}
+
+func (a *cqApp) run() {
+	a.scheduled = false
+	a.poll(false)
+	a.arm()
+	a.h.w.freshen()
+}
+
+// poll takes all completions there are. behind tells that the queue was armed before they came, or
+// at the same time.
+func (a *cqApp) poll(behind bool) {
+	w := a.h.w
+	for {
+		n := a.cq.Poll(w.cqes[:1+w.r.Intn(len(w.cqes))])
+		if n == 0 {
+			return
+		}
+		for i := 0; i < n && !w.failed(); i++ {
+			a.take(&w.cqes[i], behind)
+		}
+	}
+}
+
+// take hands a completion to the end of its QP.
+func (a *cqApp) take(c *rxe.CQE, behind bool) {
+	w := a.h.w
+	w.trace.Note(c.WRID, uint64(c.Status)|uint64(c.Opcode)<<8|uint64(c.Flags)<<16|uint64(c.Reason)<<24|
+		uint64(c.QPN)<<32, uint64(c.ByteLen)|uint64(c.Imm)<<32)
+	e := a.h.ends[c.QPN]
+	if e == nil {
+		w.violate("completion for QP %#x of host %d, which does not exist: %+v", c.QPN, a.h.n.ID(), *c)
+		return
+	}
+	if c.Opcode >= rxe.WCRecv {
+		solicited := e.recvDone(c)
+		if a.armed && !a.event && !behind && (solicited || c.Status != rxe.WCSuccess) {
+			w.violate("%v: a solicited completion made no event", e)
+		}
+	} else {
+		e.sendDone(c)
+		if a.armed && !a.event && !behind && c.Status != rxe.WCSuccess {
+			w.violate("%v: a failed completion made no event", e)
+		}
+	}
+	if !e.dirty {
+		e.dirty = true
+		w.dirty = append(w.dirty, e)
+	}
+}
+
+// freshen gives new work to every end that has had completions.
+func (w *world) freshen() {
+	for i := 0; i < len(w.dirty); i++ {
+		e := w.dirty[i]
+		e.dirty = false
+		e.freshen()
+	}
+	w.dirty = w.dirty[:0]
+}
+
+// straddled lets the applications of a host work while a shard is between a check and its copy.
+func (w *world) straddled(n *sim.Node) {
+	h := w.hosts[n.ID()]
+	for _, a := range h.cqs {
+		a.poll(true)
+	}
+	w.freshen()
+}

@@ -1,0 +1,568 @@
+package soak
+
+import (
+	"github.com/roxie-rdma/roxie/rxe"
+	"github.com/roxie-rdma/roxie/rxe/mr"
+)
+
+// This file covers memory that is lent to the peer by key: registered or bound, announced, used,
+// given back or taken away, and never touched again.
+//
+//	idle ──REG_MR, BIND_MW, RegMR + SEND──► opening ──told──► open ──peer's SEND──► closed ──► idle
+//	  ▲                                                        │      LOCAL_INV, BIND_MW, DeregMR │
+//	  └──────────────────── peer's SEND_WITH_INV ◄─────────────┘◄──────────── or without asking ──┘
+
+type leaseKind uint8
+
+const (
+	fastMR leaseKind = iota
+	window1
+	window2
+	userMR
+	numLeaseKinds
+)
+
+type leaseState uint8
+
+const (
+	leaseIdle leaseState = iota
+	leaseOpening
+	leaseOpen
+	leaseClosed  // the peer has said that it is through
+	leaseTaken   // the invalidation is posted
+	leaseWaiting // DeregMR waits for grace
+)
+
+// lease is a region or window of one end, which its peer uses.
+type lease struct {
+	own    *end
+	kind   leaseKind
+	state  leaseState
+	index  uint32
+	key    mr.Key // of the present or next life
+	parent *region
+	half   [2]uint32 // two parts of the arena, used in turns, so that both lists are alive at once
+	size   uint32    // of each
+	which  int
+
+	life   life
+	rude   bool // the owner takes it away without asking: what is under way may fail
+	asking bool // the peer has posted its closing message
+	uses   int  // of the peer, left
+	next   bool // the life after this one is registered, held back in the queue
+	ahead  life
+}
+
+// life is what one registration grants.
+type life struct {
+	num    uint32
+	key    mr.Key
+	v      vec
+	n      uint32
+	iova   uint64
+	access mr.Access
+	used   uint32 // bytes handed out
+	gone   bool   // invalidated, and complete
+}
+
+// bind is what a BIND_MW says beyond an op.
+type bind struct {
+	window, parent mr.Key
+	length         uint64
+	access         mr.Access
+	type1          bool
+}
+
+const leaseSize = 2048
+
+// addLeases gives an end the regions it will lend.
+func (e *end) addLeases() {
+	r, h := e.w.r, e.h
+	for i, n := 0, 1+r.Intn(3); i < n; i++ {
+		l := &lease{own: e, kind: leaseKind(r.Intn(int(numLeaseKinds))), size: leaseSize}
+		off := h.grow(2*l.size + guard)
+		l.half = [2]uint32{off, off + l.size + guard}
+		if l.kind == window1 || l.kind == window2 {
+			l.parent = h.register(h.pd, off, 2*l.size+guard, h.addr(off), mr.LocalWrite|mr.MWBind)
+		}
+		l.allocate()
+		e.leases = append(e.leases, l)
+	}
+}
+
+// allocate takes an index of the key table.
+func (l *lease) allocate() {
+	h, keys := l.own.h, l.own.h.n.Dev.Keys()
+	var err error
+	switch l.kind {
+	case fastMR:
+		l.key, err = keys.AllocFast(h.pd, 5)
+	case window1:
+		l.key, err = keys.Alloc(mr.KindWindow1, h.pd)
+	case window2:
+		l.key, err = keys.Alloc(mr.KindWindow2, h.pd)
+	case userMR:
+		l.key, err = keys.Alloc(mr.KindUser, h.pd)
+	}
+	h.w.must(err)
+	l.index = l.key.Index()
+	l.state = leaseIdle
+}
+
+// newLife decides what the next registration grants, in the half that is not in use.
+func (l *lease) newLife() life {
+	w := l.own.w
+	r := w.r
+	l.which = 1 - l.which
+	x := life{num: l.life.num + 1}
+	base := l.half[l.which]
+	if l.kind == fastMR {
+		at := base
+		k := 1 + r.Intn(5)
+		for i := 0; i < k; i++ {
+			room := base + l.size - at
+			if room < 64 {
+				break
+			}
+			n := 16 + uint32(r.Intn(int(min(room-32, 900))))
+			x.v.add(at, n)
+			at += n + uint32(r.Intn(16))
+		}
+		r2 := x.v.num - 1 // the list is not in the order of the memory
+		for i := range x.v.pieces() {
+			j := i + r.Intn(r2-i+1)
+			x.v.p[i], x.v.p[j] = x.v.p[j], x.v.p[i]
+		}
+	} else {
+		n := 256 + uint32(r.Intn(int(l.size-256)))
+		x.v.add(base+uint32(r.Intn(int(l.size-n)+1)), n)
+	}
+	x.n = x.v.len()
+	rights := mr.RemoteRead | mr.RemoteWrite
+	switch r.Intn(6) {
+	case 0:
+		rights = mr.RemoteRead
+	case 1:
+		rights = mr.RemoteWrite
+	}
+	x.access = rights
+	if l.kind == fastMR || l.kind == userMR {
+		x.access |= mr.LocalWrite
+		x.iova = r.Uint64() >> 16
+	} else {
+		x.iova = l.own.h.addr(x.v.p[0].off)
+	}
+	if (l.kind == window2 || l.kind == userMR || l.kind == fastMR) && r.Intn(4) == 0 {
+		x.access |= mr.ZeroBased
+		x.iova = 0
+	}
+	return x
+}
+
+// clean makes sure that nobody has written to a life's memory while it was not lent.
+func (l *lease) clean(v *vec) bool {
+	for _, p := range v.pieces() {
+		if !l.own.h.clean(p.off, p.n) {
+			l.own.foul(l.own.h, p.off, p.n, "a region before it is registered")
+			return false
+		}
+	}
+	return true
+}
+
+// inventKeyed makes an operation about a region: our own, or one of the peer's. It is false when
+// there is none to make.
+func (e *end) inventKeyed() bool {
+	r := e.w.r
+	if n := len(e.grants); n > 0 && r.Intn(4) != 0 {
+		return e.useGrant(e.grants[r.Intn(n)])
+	}
+	if n := len(e.leases); n > 0 {
+		return e.workLease(e.leases[r.Intn(n)])
+	}
+	return false
+}
+
+// room reports whether k more operations fit into the queue.
+func (e *end) room(k uint32) bool { return e.made-e.done+k <= e.depth }
+
+// workLease opens a region that is idle, and takes away one that the peer is through with.
+func (e *end) workLease(l *lease) bool {
+	if !e.room(3) {
+		return false
+	}
+	r := e.w.r
+	switch l.state {
+	case leaseIdle:
+		if l.rude || l.parent != nil && e.h.attacked(l.key.Inc()) {
+			return false // the peer does not know yet, or somebody tries the next key
+		}
+		x := l.newLife()
+		return l.clean(&x.v) && l.open(x)
+	case leaseClosed:
+		l.takeAway()
+		if l.kind == fastMR && r.Intn(2) == 0 { // at once the next one, as ib_srp does
+			x := l.newLife()
+			return l.clean(&x.v) && l.open(x)
+		}
+		return true
+	case leaseOpen:
+		if l.kind == fastMR && !e.held && !e.peer.held && r.Intn(4) == 0 {
+			return l.prepare()
+		}
+		if !l.next && r.Intn(60) == 0 && !e.w.stopping {
+			l.rude = true
+			l.takeAway()
+			return true
+		}
+	}
+	return false
+}
+
+// open registers or binds x and tells the peer.
+func (l *lease) open(x life) bool {
+	e := l.own
+	e.w.res.Grants++
+	keys := e.h.n.Dev.Keys()
+	switch l.kind {
+	case fastMR:
+		l.register(&x)
+	case window1, window2:
+		o := e.next(BindMW)
+		o.lease, o.addr = l, e.h.addr(x.v.p[0].off)
+		o.bind = &bind{window: l.key, parent: l.parent.key, length: uint64(x.n), access: x.access,
+			type1: l.kind == window1}
+		l.key = l.key.Inc()
+		x.key, o.rkey = l.key, l.key
+		var err error
+		o.list, err = keys.StageBind(l.index)
+		e.w.must(err)
+		e.add(o)
+	case userMR:
+		x.key = l.key
+		v, err := mr.NewView(mr.Region{Key: x.key, PD: e.h.pd, Access: x.access, IOVA: x.iova,
+			Length: uint64(x.n), List: mr.NewList(e.h.mem[x.v.p[0].off : x.v.p[0].off+x.n])})
+		e.w.must(err)
+		e.w.must(keys.Publish(v))
+	}
+	e.h.alive(x.key)
+	l.life, l.state = x, leaseOpening
+	l.rude, l.asking, l.next = false, false, false
+	l.announce()
+	return true
+}
+
+// register maps x's memory, chooses its key and adds a REG_MR.
+func (l *lease) register(x *life) {
+	e := l.own
+	keys := e.h.n.Dev.Keys()
+	if e.w.r.Intn(8) != 0 {
+		l.key = l.key.Inc()
+	}
+	for e.h.attacked(l.key) {
+		l.key = l.key.Inc()
+	}
+	x.key = l.key
+	var segs [maxPieces][]byte
+	for i, p := range x.v.pieces() {
+		segs[i] = e.h.mem[p.off : p.off+p.n]
+	}
+	_, err := keys.Map(l.index, segs[:x.v.num])
+	e.w.must(err)
+	o := e.next(RegMR)
+	o.lease, o.rkey, o.addr = l, x.key, x.iova
+	o.list, err = keys.Stage(mr.Region{Key: x.key, Access: x.access, IOVA: x.iova, Length: uint64(x.n)})
+	e.w.must(err)
+	e.add(o)
+}
+
+// announce tells the peer by a SEND.
+func (l *lease) announce() {
+	e := l.own
+	l.uses = 1 + e.w.r.Intn(12)
+	o := e.next(RCSend)
+	o.n = min(e.size(), 200)
+	o.src, o.lease = e.h.source(o.n), l
+	e.add(o)
+	e.expects(o, saysOpen)
+}
+
+// takeAway posts what ends the life in force, or begins DeregMR.
+func (l *lease) takeAway() {
+	e := l.own
+	l.state = leaseTaken
+	switch l.kind {
+	case fastMR, window2:
+		o := e.next(LocalInv)
+		o.lease, o.life, o.rkey, o.src = l, l.life.num, l.life.key, l.life.v
+		e.add(o)
+	case window1: // rebinding to nothing
+		o := e.next(BindMW)
+		o.lease, o.life, o.src = l, l.life.num, l.life.v
+		o.bind = &bind{window: l.key, parent: l.parent.key, type1: true}
+		l.key = l.key.Inc()
+		o.rkey = l.key
+		var err error
+		o.list, err = e.h.n.Dev.Keys().StageBind(l.index)
+		e.w.must(err)
+		e.add(o)
+	case userMR:
+		l.dereg()
+	}
+}
+
+// prepare puts LOCAL_INV, the next REG_MR and its announcement into the queue while the peer still
+// uses the region, and holds them back until it is through. What the application has changed on its
+// side meanwhile must not be visible.
+func (l *lease) prepare() bool {
+	e := l.own
+	e.release()
+	e.held = true
+	l.ahead = l.newLife()
+	if !l.clean(&l.ahead.v) {
+		return false
+	}
+	o := e.next(LocalInv)
+	o.lease, o.life, o.rkey, o.src = l, l.life.num, l.life.key, l.life.v
+	e.add(o)
+	l.register(&l.ahead)
+	e.w.res.Grants++
+	l.next = true
+	l.announce()
+	return true
+}
+
+// letGo posts what prepare has held back.
+func (l *lease) letGo() {
+	e := l.own
+	l.life, l.state = l.ahead, leaseOpening
+	l.rude, l.asking, l.next = false, false, false
+	e.h.alive(l.life.key)
+	e.held = false
+	e.release()
+}
+
+// told takes what a message says about the region.
+func (l *lease) told(says word) {
+	switch says {
+	case saysOpen:
+		if l.state == leaseOpening {
+			l.state = leaseOpen
+		}
+		u := l.own.peer
+		u.grants = append(u.grants, l)
+	case saysClose:
+		l.rude = false
+		switch {
+		case l.next:
+			l.letGo()
+		case l.state == leaseOpen:
+			l.state = leaseClosed
+		}
+	}
+}
+
+// useGrant makes an operation on the peer's region, or says that there will be none.
+func (e *end) useGrant(l *lease) bool {
+	r := e.w.r
+	x := &l.life
+	n := min(e.size(), 900)
+	rights := x.access & (mr.RemoteRead | mr.RemoteWrite)
+	k := RCWrite
+	if rights == mr.RemoteRead || rights&mr.RemoteRead != 0 && r.Intn(2) == 0 {
+		k = RCRead
+	}
+	if l.uses--; l.uses < 0 || x.used+n > x.n || e.w.stopping {
+		return e.closeGrant(l)
+	}
+	o := e.next(k)
+	o.n, o.lease = n, l
+	mem := x.v.sub(x.used, n)
+	if k == RCRead {
+		if !e.landing(o, n) {
+			return false
+		}
+		o.src = mem
+	} else {
+		o.src, o.dst = e.h.source(n), mem
+	}
+	o.life = x.num
+	o.addr, o.rkey = x.iova+uint64(x.used), x.key
+	x.used += n
+	if x.gone && n > 0 { // we have not been told
+		o.bad, o.want = true, rxe.WCRemAccessErr
+		o.why = "the region is gone"
+	}
+	e.garbleEmpty(o)
+	e.add(o)
+	return true
+}
+
+// closeGrant tells the owner that we are through, and may take the region away for it. The READs
+// before it are waited for.
+func (e *end) closeGrant(l *lease) bool {
+	if l.asking || !e.room(1) {
+		return false
+	}
+	l.asking = true
+	for i, g := range e.grants {
+		if g == l {
+			e.grants = append(e.grants[:i], e.grants[i+1:]...)
+			break
+		}
+	}
+	k := RCSend
+	inv := (l.kind == fastMR || l.kind == window2) && !l.next && !l.rude &&
+		l.own.poison == nil && e.w.r.Intn(2) == 0
+	if inv {
+		k = RCSendInv
+	}
+	o := e.next(k)
+	o.n = min(e.size(), 200)
+	o.src, o.lease = e.h.source(o.n), l
+	o.flags |= rxe.SendFence
+	if inv {
+		o.imm = uint32(l.life.key)
+		l.state = leaseTaken // by the peer, when it arrives
+	}
+	e.add(o)
+	e.expects(o, saysClose)
+	return true
+}
+
+// keyedWR fills in a work request that changes the key table.
+func (e *end) keyedWR(wr *rxe.SendWR, o *op) {
+	wr.List = o.list
+	if b := o.bind; b != nil {
+		wr.MWKey, wr.Parent, wr.Length, wr.Access, wr.MWType1 = b.window, b.parent, b.length, b.access, b.type1
+	}
+}
+
+// finishKeyed takes note of a REG_MR, BIND_MW or LOCAL_INV that has completed.
+func (e *end) finishKeyed(o *op) {
+	if l := o.lease; l != nil && o.src.num > 0 {
+		key := o.rkey
+		if o.bind != nil {
+			key = o.bind.window
+		}
+		l.ended(o.life, key, &o.src, o.kind.String())
+	}
+}
+
+// dereg takes a user region away through the control path.
+func (l *lease) dereg() {
+	if _, f := l.own.h.n.Dev.Keys().Unpublish(l.index); f != mr.FaultNone {
+		l.own.w.violate("%v: a region cannot be deregistered: %v", l.own, f)
+		return
+	}
+	l.state = leaseWaiting
+	l.free()
+}
+
+// free gives the index back as soon as the table lets it, which is after grace.
+func (l *lease) free() {
+	w := l.own.w
+	if err := l.own.h.n.Dev.Keys().Free(l.index); err != nil {
+		w.f.At(w.f.Now()+1000+rxe.Time(w.r.Intn(4000)), l.free)
+		return
+	}
+	x := l.life
+	l.ended(x.num, x.key, &x.v, "DeregMR")
+	l.allocate()
+}
+
+// ended is called when an invalidation of a life with memory v has completed: nobody may touch that
+// memory any more.
+func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
+	e := l.own
+	u := e.peer
+	for i := u.done; i != u.made; i++ {
+		if o := u.op(i); o.lease == l && o.n > 0 && overlaps(v, o) {
+			u.freeze(o)
+		}
+	}
+	for i := range u.doubt {
+		if o := &u.doubt[i]; o.lease == l && o.n > 0 && overlaps(v, o) {
+			u.freeze(o)
+		}
+	}
+	if !e.h.cleanAll(v) {
+		e.w.violate("%v: memory of a region has changed when %s completes", e, by)
+		return
+	}
+	e.h.scrubAll(v)
+	if l.life.num == num && !l.life.gone {
+		l.life.gone = true
+		l.state = leaseIdle
+	}
+	if l.life.key != key || l.life.gone {
+		e.h.buried(key)
+	}
+}
+
+// overlaps reports whether the operation is on memory of v.
+func overlaps(v *vec, o *op) bool {
+	m := &o.dst
+	if o.kind == RCRead {
+		m = &o.src
+	} else if o.kind != RCWrite {
+		return false
+	}
+	for _, a := range m.pieces() {
+		for _, b := range v.pieces() {
+			if a.off < b.off+b.n && b.off < a.off+a.n {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// freeze settles an operation of ours whose region has gone: what is in memory now is all it will
+// ever do.
+func (e *end) freeze(o *op) {
+	p := e.peer.h
+	switch {
+	case o.frozen:
+	case o.kind == RCRead:
+		o.snap = o.snap[:0]
+		for _, q := range o.src.pieces() {
+			o.snap = append(o.snap, p.mem[q.off:q.off+q.n]...)
+		}
+	case o.verified:
+		o.whole = true
+	default:
+		if !mixed(&p.arena, &o.dst, e.h.mem, &o.src, o.n) {
+			e.w.violate("%v: a WRITE cut by an invalidation left bytes that are neither old nor new", e)
+		}
+		o.whole = same(e.h.mem, &o.src, p.mem, &o.dst, o.n)
+		p.settle(&o.dst)
+	}
+	o.frozen = true
+}
+
+// idleLeases reports whether nothing is lent or borrowed.
+func (e *end) idleLeases() bool {
+	for _, l := range e.leases {
+		if l.state != leaseIdle {
+			return false
+		}
+	}
+	return len(e.grants) == 0 && !e.held
+}
+
+// windUp gives back what is borrowed and takes away what was lent.
+func (e *end) windUp() {
+	for i := len(e.grants) - 1; i >= 0; i-- {
+		e.closeGrant(e.grants[i])
+	}
+	for _, l := range e.leases {
+		if l.state == leaseClosed && e.room(1) {
+			l.takeAway()
+		}
+	}
+	if e.unsignaled > 0 && e.room(1) { // the last one must be signaled, or nobody hears of its end
+		e.unsignaled = opRing
+		e.inventPlain(RCFlush)
+	}
+}

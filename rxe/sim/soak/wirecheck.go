@@ -1,0 +1,186 @@
+package soak
+
+import (
+	"encoding/binary"
+
+	"github.com/roxie-rdma/roxie/rxe"
+	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+// This file covers what must be true of the frames of a reliable connection, seen from the wire.
+
+// wireState is what the wire tells about one end.
+type wireState struct {
+	// As requester.
+	next    wire.PSN // of the next new request
+	acked   wire.PSN // highest that an acknowledgement or response, which was delivered, covers
+	silence rxe.Time // RNR: until then nothing may be sent
+
+	// As responder.
+	came  wire.PSN // requests before it have been delivered, in order
+	said  wire.PSN // highest acknowledged
+	naked wire.PSN // gap that the last NAK named
+	msn   uint32
+	told  bool // msn is known
+
+	refused bool // a request, with the NAK that ends the connection
+}
+
+// tap sees each frame when it is sent.
+func (w *world) tap(now rxe.Time, from, to *sim.Node, b []byte) {
+	if w.o.Tap != nil {
+		w.o.Tap(now, from, to, b)
+	}
+	if to == nil {
+		return
+	}
+	op := wire.Opcode(b[w.bth])
+	if op >= wire.UCSendFirst { // not RC
+		return
+	}
+	dst := endOf(to, b[w.bth:])
+	if dst == nil || dst.peer.h.n != from {
+		return
+	}
+	psn := wire.PSN(binary.BigEndian.Uint32(b[w.bth+8:]) & wire.PSNMask)
+	if op.Info().Flags&wire.FlagRequest != 0 {
+		dst.peer.requestSent(now, op, psn, b[w.bth:])
+	} else {
+		dst.peer.responseSent(op, psn, b[w.bth:])
+	}
+}
+
+// endOf finds the end that a packet is for.
+func endOf(to *sim.Node, bth []byte) *end {
+	q := to.Dev.QPByNumber(wire.QPN(binary.BigEndian.Uint32(bth[4:]) & 0xffffff))
+	if q == nil {
+		return nil
+	}
+	e, _ := q.Context().(*end)
+	if e == nil || e.q != q {
+		return nil
+	}
+	return e
+}
+
+// span is how many PSNs a request takes.
+func (e *end) span(op wire.Opcode, bth []byte) uint32 {
+	if op != wire.RCReadRequest {
+		return 1
+	}
+	n := binary.BigEndian.Uint32(bth[op.Info().RETHOff+12:])
+	return packetsOf(RCRead, n, e.c.attr.PMTU)
+}
+
+func (e *end) requestSent(now rxe.Time, op wire.Opcode, psn wire.PSN, bth []byte) {
+	s := &e.wc
+	if now < s.silence {
+		e.w.violate("%v: sends PSN %#x %d ns before the end of an RNR wait", e, psn, s.silence-now)
+	}
+	switch d := psn.Diff(s.next); {
+	case d > 0:
+		e.w.violate("%v: sends PSN %#x, the next is %#x", e, psn, s.next)
+	case d == 0:
+		s.next = psn.Add(e.span(op, bth))
+	default: // again; a READ may ask for its rest
+		if end := psn.Add(e.span(op, bth)); end.Diff(s.next) > 0 {
+			e.w.violate("%v: PSN %#x again, but up to %#x instead of %#x", e, psn, end, s.next)
+		}
+	}
+}
+
+func (e *end) responseSent(op wire.Opcode, psn wire.PSN, bth []byte) {
+	s := &e.wc
+	i := op.Info()
+	if i.AETHOff != 0 {
+		aeth := (*wire.AETH)(bth[i.AETHOff:])
+		msn := aeth.MSN()
+		if d := wire.PSN(msn).Diff(wire.PSN(s.msn)); s.told && d < 0 {
+			e.w.violate("%v: MSN goes back from %#x to %#x", e, s.msn, msn)
+		}
+		s.msn, s.told = msn, true
+		if op == wire.RCAck {
+			e.ackSent(aeth.Syndrome(), psn)
+			return
+		}
+	}
+	if psn.Diff(s.came) >= 0 {
+		e.w.violate("%v: answers PSN %#x, but only those before %#x have come", e, psn, s.came)
+	}
+}
+
+func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN) {
+	s := &e.wc
+	switch syn.Kind() {
+	case wire.KindACK:
+		switch {
+		case psn.Diff(s.came) >= 0:
+			e.w.violate("%v: acknowledges PSN %#x, but only those before %#x have come", e, psn, s.came)
+		case psn.Diff(s.said) < 0:
+			e.w.violate("%v: acknowledges PSN %#x after %#x", e, psn, s.said)
+		}
+		s.said = psn
+	case wire.KindNAK:
+		if syn.NAK() != wire.NAKPSNSeq {
+			s.refused = true
+			return
+		}
+		if psn.Diff(s.came) > 0 {
+			e.w.violate("%v: expects PSN %#x, but only those before %#x have come", e, psn, s.came)
+		}
+		if psn.Diff(s.naked) <= 0 {
+			e.w.violate("%v: a second NAK for the gap at PSN %#x", e, psn)
+		}
+		s.naked = psn
+	}
+}
+
+// delivered sees each frame before a shard gets it.
+func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damaged bool) {
+	if damaged && wire.Parse(wire.Frame{Head: b}, &w.pkt) != wire.ReasonOK || len(b) < w.bth+12 {
+		return
+	}
+	op := wire.Opcode(b[w.bth])
+	if op >= wire.UCSendFirst {
+		return
+	}
+	e := endOf(to, b[w.bth:])
+	if e == nil {
+		return
+	}
+	s := &e.wc
+	psn := wire.PSN(binary.BigEndian.Uint32(b[w.bth+8:]) & wire.PSNMask)
+	i := op.Info()
+	if i.Flags&wire.FlagRequest != 0 {
+		if psn == s.came {
+			s.came = psn.Add(e.span(op, b[w.bth:]))
+		}
+		return
+	}
+	covers := psn
+	if op == wire.RCAck {
+		aeth := (*wire.AETH)(b[w.bth+int(i.AETHOff):])
+		switch syn := aeth.Syndrome(); syn.Kind() {
+		case wire.KindRNR:
+			if shard == e.q.Shard().ID { // else it is handed over, and obeyed later
+				e.noteRNR(now, syn, psn)
+			}
+			covers = psn.Add(wire.PSNMask)
+		case wire.KindNAK:
+			covers = psn.Add(wire.PSNMask)
+		}
+	}
+	if covers.Diff(s.acked) > 0 && covers.Diff(s.next) < 0 {
+		s.acked = covers
+	}
+}
+
+// noteRNR begins the silence after an RNR NAK, where it is certain that the requester must obey: when
+// no answer is missing, so that the oldest PSN outstanding is the one refused.
+func (e *end) noteRNR(now rxe.Time, syn wire.Syndrome, psn wire.PSN) {
+	s := &e.wc
+	if e.answered == 0 && psn == s.acked.Next() && now >= s.silence && e.q.State() == rxe.StateRTS {
+		s.silence = now + rxe.Time(wire.RNRDelay(syn.Timer()))
+	}
+}
