@@ -94,6 +94,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 			"UD)")
 	fs.IntVar(&f.Inline, "inline", 0, "the same as --inline_size")
 	fs.IntVarP(&f.Timeout, "qp-timeout", "u", 0, "ACK timeout, 4.096 µs × 2^`n` (14: 67 ms)")
+	fs.BoolVarP(&f.Bidirectional, "bidirectional", "b", false, "both ends send at a time (bandwidth)")
 	fs.BoolVarP(&f.Events, "events", "e", false, "sleep until completions come")
 	fs.IntVarP(&f.Port, "port", "p", perf.DefaultPort, "TCP `port` to meet at")
 	fs.BoolP("CPU-freq", "F", false, "accepted for perftest's sake: CPU frequencies are not "+

@@ -37,6 +37,7 @@ func (r *run) bandwidth() (time.Duration, error) {
 		now := r.now()
 		if n > 0 {
 			r.rates.sample(now, r.moved.Load())
+			r.lastSeen = now
 		}
 		switch {
 		case r.finished():
@@ -82,6 +83,8 @@ func (r *run) feed(c *conn) (sent bool, err error) {
 func (r *run) limit(c *conn) uint64 {
 	limit := min(c.target, c.done+uint64(r.cfg.TXDepth))
 	switch {
+	case r.sendsBoth() && r.cfg.Server == "" && c.arrived == 0:
+		limit = 0 // the client begins
 	case r.lap:
 		limit = min(limit, c.acked+r.slots, c.closed+r.every)
 	case r.paced:
@@ -114,12 +117,19 @@ func (r *run) remind(now time.Duration) error {
 
 func (r *run) finished() bool {
 	for _, c := range r.conns {
-		if c.done < c.target || r.lap && c.acked < c.target {
+		switch {
+		case c.done < c.target, r.lap && c.acked < c.target:
 			return false
+		case r.sendsBoth() && r.cfg.Duration == 0 && c.arrived < c.target:
+			// Over UC and UD what is missing now may never come.
+			return r.cfg.Transport != RC && r.now()-r.lastSeen > lostAfter
 		}
 	}
 	return true
 }
+
+// sendsBoth says whether both ends send and receive SENDs at a time.
+func (r *run) sendsBoth() bool { return r.duplex && r.cfg.Test.Op == Send }
 
 // serve is the passive end: it takes what comes until the other end says how much it has sent.
 func (r *run) serve() error {

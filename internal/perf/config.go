@@ -123,6 +123,8 @@ type Config struct {
 	Timeout   int // local ACK timeout, 4.096 µs × 2^n, 1 to 31: 14 (67 ms)
 	Events    bool
 	Progress  Progress
+	// Bidirectional has both ends send at a time (bandwidth). It cannot be verified.
+	Bidirectional bool
 
 	Verify bool
 	Inject int // bytes to flip after arrival, before they are checked
@@ -192,6 +194,10 @@ func (c *Config) validate() error {
 	case c.All && c.Duration != 0:
 		// perftest refuses it as well: which size would the time be of?
 		return errors.New("-a and -D exclude each other")
+	case c.Bidirectional && c.Test.Latency:
+		return errors.New("-b: latency tests go both ways anyway")
+	case c.Bidirectional && c.Verify:
+		return errors.New("-b and --verify exclude each other: run both directions one by one")
 	case c.Test.Latency && c.QPs != 1:
 		return fmt.Errorf("-q %d: latency tests have one QP", c.QPs)
 	}

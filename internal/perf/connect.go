@@ -43,6 +43,7 @@ func (e *endpoint) create() (err error) {
 		return fmt.Errorf("allocate PD: %w", err)
 	}
 	e.plan = e.cfg.plan(e.sizes)
+	e.plan.ringSpan = max(e.plan.ringSpan, roundUp(e.cycle, lineBytes))
 	access := verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead
 	if e.cfg.Test.Op == Atomic {
 		access |= verbs.RemoteAtomic

@@ -28,6 +28,9 @@ type endpoint struct {
 	mem     *verbs.MR
 	pattern []byte
 	conns   []*conn
+	foreign bool            // the other end is perftest, or has to be treated like it
+	plain   bool            // take any other end for perftest
+	cycle   int             // with that: bytes that its messages go round in
 	capture *capture.Writer // nil without -pcap
 }
 

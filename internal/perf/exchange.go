@@ -9,13 +9,13 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"sync/atomic"
 	"time"
 )
 
-// This file is all there is of the set-up exchange over TCP. Its steps are perftest's: hello with
-// version and path MTU, one key message for each QP, barriers, a report at the end; in each of them
-// the client speaks first. The format is its own: one JSON value a line.
+// This file is the exchange between two ends of this program, after they have seen that they are
+// (greet). Its steps are perftest's: hello with version and path MTU, one key message for each QP,
+// barriers, a report at the end; in each of them the client speaks first. The format is its own, one
+// JSON value a line, because it says more: perftest's has no place for what was verified.
 
 const (
 	exchangeVersion = 1
@@ -76,11 +76,8 @@ type exchange struct {
 	conn   net.Conn
 	client bool
 	lines  chan line
-	// pending counts lines that nobody has taken: to a passive end, that the test is over. The end
-	// of the connection or of the run counts, too, and is never taken.
-	pending atomic.Int32
-	notify  atomic.Value // func() or context.CancelFunc, see onLine
-	gone    context.CancelCauseFunc
+	gone   context.CancelCauseFunc
+	attention
 }
 
 // listen waits for one client. The interface is open by then, so that whoever sees the port open
@@ -118,7 +115,7 @@ func dial(ctx context.Context, server string, port int) (net.Conn, error) {
 func newExchange(ctx context.Context, conn net.Conn, client bool) (*exchange, context.Context) {
 	ctx, gone := context.WithCancelCause(ctx)
 	x := &exchange{conn: conn, client: client, lines: make(chan line, 16), gone: gone}
-	context.AfterFunc(ctx, x.wake)
+	context.AfterFunc(ctx, x.end)
 	go x.read(ctx)
 	return x, ctx
 }
@@ -149,25 +146,7 @@ func (x *exchange) read(ctx context.Context) {
 		err = io.EOF
 	}
 	x.gone(fmt.Errorf("%w: %w", errGone, err))
-	x.wake()
-}
-
-func (x *exchange) wake() {
-	x.pending.Add(1)
-	if f, ok := x.notify.Load().(context.CancelFunc); ok {
-		f()
-	}
-}
-
-// waiting says whether a line has come that nobody has taken, or the connection or run has ended.
-func (x *exchange) waiting() bool { return x.pending.Load() > 0 }
-
-// onLine sets what is called when a line has come or the run is cancelled, at once if that is so.
-func (x *exchange) onLine(f context.CancelFunc) {
-	x.notify.Store(f)
-	if x.waiting() {
-		f()
-	}
+	x.end()
 }
 
 func (x *exchange) write(l line) error {
@@ -223,7 +202,7 @@ func (x *exchange) get(ctx context.Context, step string, v any, limit time.Durat
 	if !ok {
 		return context.Cause(ctx)
 	}
-	x.pending.Add(-1)
+	x.taken()
 	if l.Step != step {
 		return fmt.Errorf("the other end sent %q when %q was due: is it the same version of roxie?",
 			l.Step, step)

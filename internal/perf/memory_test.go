@@ -28,6 +28,14 @@ var memoryPorts = [2]verbs.PortInfo{
 func runInMemory(t testing.TB, ctx context.Context, cfg Config) (results []Result,
 	client, server error) {
 	t.Helper()
+	_, results, client, server = runBoth(t, ctx, cfg, false)
+	return results, client, server
+}
+
+// runBoth is runInMemory with the server's results; plain ends take each other for perftest.
+func runBoth(t testing.TB, ctx context.Context, cfg Config, plain bool) (served, results []Result,
+	client, server error) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +63,7 @@ func runInMemory(t testing.TB, ctx context.Context, cfg Config) (results []Resul
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = dev.Close() })
-		ends[i] = &endpoint{cfg: cfg, dev: dev}
+		ends[i] = &endpoint{cfg: cfg, dev: dev, plain: plain}
 		ends[i].cfg.Interface = port.Name
 		if err := ends[i].choose(); err != nil {
 			t.Fatal(err)
@@ -64,12 +72,14 @@ func runInMemory(t testing.TB, ctx context.Context, cfg Config) (results []Resul
 	ends[1].cfg.Server = "127.0.0.1"
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := ends[0].run(ctx, &Hooks{Ready: func(net.Addr) { close(ready) }})
+		var err error
+		served, err = ends[0].run(ctx, &Hooks{Ready: func(net.Addr) { close(ready) }})
 		done <- err
 	}()
 	<-ready
 	results, client = ends[1].run(ctx, &Hooks{})
-	return results, client, <-done
+	server = <-done
+	return served, results, client, server
 }
 
 // messages is what fits the time that tests may take.

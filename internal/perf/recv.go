@@ -14,7 +14,7 @@ import (
 func (r *run) prepareRecvs() {
 	passive := r.cfg.Server == ""
 	switch t := r.cfg.Test; {
-	case t.Op == Send && (passive || t.Latency):
+	case t.Op == Send && (passive || t.Latency || r.duplex):
 		r.recvs = r.cfg.recvDepth(&r.layout)
 	case r.lap && r.cfg.Transport == UC && passive:
 		r.recvs = int(r.slots) + controlSlots // WRITEs with immediate data take one as well

@@ -42,7 +42,7 @@ type run struct {
 	ctx   context.Context // ends with the other end
 	until context.Context // ends when the other end has something to say, too
 	close context.CancelFunc
-	x     *exchange
+	x     *attention
 	start time.Time
 	check checker
 	wcs   [maxBatch]verbs.WC
@@ -64,15 +64,25 @@ type run struct {
 
 	waitsSince time.Duration // latency over UC and UD: when the wait for a message began
 
+	duplex bool // both ends are active
+	// lastSeen is when the last completion came.
+	lastSeen time.Duration
+	deaf     bool   // what the other end says before this one is through does not stop it
+	warm     uint64 // messages of a latency test that are not recorded
+
 	lat      *latencies
 	measured time.Time // when the warm-up of a latency test was over
 	rates    rates
 	moved    atomic.Uint64 // bytes so far, for the progress line
 }
 
-func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
+func newRun(ctx context.Context, e *endpoint, x *attention, size int) *run {
 	r := &run{endpoint: e, layout: e.cfg.layout(size), ctx: ctx, x: x}
-	r.until, r.close = context.WithCancel(ctx)
+	if e.foreign && e.cfg.Duration > 0 {
+		r.until, r.close = context.WithTimeout(ctx, e.cfg.Duration) // see timeUp
+	} else {
+		r.until, r.close = context.WithCancel(ctx)
+	}
 	t := e.cfg.Test
 	unreliable := e.cfg.Transport != RC
 	r.check = checker{pattern: e.pattern, on: r.checks(), inject: e.cfg.Inject}
@@ -109,6 +119,13 @@ func newRun(ctx context.Context, e *endpoint, x *exchange, size int) *run {
 	}
 	for _, c := range e.conns {
 		c.counts = counts{}
+	}
+	r.duplex = e.cfg.Bidirectional
+	r.warm = warmUp
+	if e.foreign {
+		// perftest counts from the first message, and may be through before this end is.
+		r.warm = 0
+		r.deaf = r.duplex || e.cfg.Server != "" || t.Latency && (t.Op == Write || t.Op == Send)
 	}
 	r.prepareRecvs()
 	return r
@@ -212,7 +229,12 @@ func (r *run) slot(c *conn, n uint64) []byte {
 
 // halted says whether the other end has something to say or is gone, which ends a passive loop and
 // is an error in an active one; or whether the run was cancelled.
-func (r *run) halted() bool { return r.x.waiting() }
+func (r *run) halted() bool {
+	if r.deaf {
+		return r.x.ended()
+	}
+	return r.x.waiting()
+}
 
 // why is the error of an active end that was halted.
 func (r *run) why() error {
@@ -229,8 +251,8 @@ const spinsBeforeWait = 64
 // idle is called when there was nothing to do.
 func (r *run) idle() error {
 	switch {
-	case r.lap && r.cfg.Transport == UC: // something may be lost: do not sleep until it comes
-		return nil
+	case r.cfg.Transport != RC && (r.lap || r.sendsBoth()):
+		return nil // something may be lost: do not sleep until it comes
 	case r.cfg.Events:
 	case r.cfg.Progress == Caller:
 		return nil

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -62,6 +63,12 @@ func (e *endpoint) session(ctx context.Context, hooks *Hooks) (results []Result,
 	if err != nil {
 		return nil, err
 	}
+	if e.foreign, err = e.greet(ctx, conn, client); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if e.foreign {
+		return e.perftestSession(ctx, conn, hooks)
+	}
 	x, ctx := newExchange(ctx, conn, client)
 	defer x.close()
 	defer func() {
@@ -95,7 +102,7 @@ func (e *endpoint) session(ctx context.Context, hooks *Hooks) (results []Result,
 
 // one is one message size, from the first receives to the report.
 func (e *endpoint) one(ctx context.Context, x *exchange, size int, hooks *Hooks) (Result, error) {
-	r := newRun(ctx, e, x, size)
+	r := newRun(ctx, e, &x.attention, size)
 	defer r.close()
 	for _, c := range e.conns {
 		if err := r.firstRecvs(c); err != nil {
