@@ -70,7 +70,9 @@ func TestPersistent(t *testing.T) {
 	serving, stop := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	ready := make(chan struct{})
-	go func() { served <- Server(serving, db, mb, Config{Persistent: true, Listening: func() { close(ready) }}) }()
+	go func() {
+		served <- Server(serving, db, mb, Config{Persistent: true, Listening: func() { close(ready) }})
+	}()
 	<-ready
 	done := make(chan error, 5)
 	for range 5 {
