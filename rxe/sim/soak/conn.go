@@ -26,7 +26,6 @@ type conn struct {
 	maxMsg int // bytes
 	small  int // percent of messages that are tiny
 	inline uint32
-	init   rxe.QPInit
 
 	dying   bool // an error has come; no new work until it is made anew
 	buried  bool // and the QPs are gone

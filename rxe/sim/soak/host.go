@@ -26,7 +26,6 @@ type host struct {
 	sharedReg *region
 	dead      []mr.Key
 	rnr       bool // no receives are posted
-	leases    int
 
 	adds  uint64   // completed additions to the shared counter
 	slack uint64   // additions that may have been executed or not
