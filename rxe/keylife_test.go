@@ -6,6 +6,7 @@ import (
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // TestDroppedWorkGivesItsListBack: registrations that were posted and never ran, because the QP was
@@ -40,4 +41,38 @@ func TestDroppedWorkGivesItsListBack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRepeatedReadOfDeadKey: a READ that the peer repeats, its answer being late, and behind it in
+// the same batch the SEND_WITH_INV of a peer that has the answer by now. The repetition is refused,
+// but the connection lives: the peer takes that NAK for what it is, of long ago.
+func TestRepeatedReadOfDeadKey(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{})
+	tab := p.n.Dev.Keys()
+	key, err := tab.AllocFast(p.q.Init().PD, 1)
+	p.must(err)
+	_, err = tab.Map(key.Index(), [][]byte{make([]byte, 4096)})
+	p.must(err)
+	num, err := tab.Stage(mr.Region{Key: key, Access: sim.AllAccess, IOVA: fastVA, Length: 4096})
+	p.must(err)
+	p.post(rxe.SendWR{Opcode: rxe.WRRegMR, RKey: key, List: num})
+	read := packet{op: wire.RCReadRequest, psn: firstPSN, va: fastVA, rkey: key, length: 600}
+	if got := p.inject(read); len(got) != 3 {
+		t.Fatalf("%d answers", len(got))
+	}
+	p.recv(1, 64)
+	got := p.inject(read, packet{op: wire.RCSendOnlyInv, psn: firstPSN.Add(3), inv: uint32(key),
+		ackReq: true})
+	if len(got) != 2 || got[0].syn != wire.NAKSyndrome(wire.NAKRemoteAccess) ||
+		got[0].psn != firstPSN || got[1].syn.Kind() != wire.KindACK {
+		t.Errorf("answers %+v", got)
+	}
+	p.state(rxe.StateRTS)
+	if c := p.poll(); len(c) != 2 || c[1].Status != rxe.WCSuccess || c[1].Flags != rxe.WCWithInv {
+		t.Errorf("completions %+v", c)
+	}
+	// The first time a READ meets a dead key, it ends the connection.
+	wantNAK(t, p.inject(packet{op: wire.RCReadRequest, psn: firstPSN.Add(4), va: fastVA, rkey: key,
+		length: 8}), firstPSN.Add(4), wire.NAKRemoteAccess)
+	p.state(rxe.StateErr)
 }

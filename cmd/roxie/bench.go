@@ -29,6 +29,12 @@ func newBenchCommand() *cobra.Command {
 				return usagef("--duration %v, --rounds %d: out of range", seconds, o.Rounds)
 			}
 			o.Duration = time.Duration(seconds * float64(time.Second))
+			if keys, err := wantsKeys(o.Only); keys || err != nil {
+				if err != nil {
+					return err
+				}
+				return benchKeys(c, o.Quick, jsonFile)
+			}
 			if err := o.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -57,7 +63,7 @@ func newBenchCommand() *cobra.Command {
 	fs := c.Flags()
 	fs.SortFlags = false
 	fs.StringSliceVar(&o.Only, "only", nil,
-		"only these `tests`: raw, write, read, send, bw, lat, write_bw, send_lat …")
+		"only these `tests`: raw, write, read, send, bw, lat, write_bw, send_lat …; or keys")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer sizes, shorter rounds")
 	fs.IntVar(&o.Rounds, "rounds", 0, "rounds of each measurement (3)")
 	fs.Float64Var(&seconds, "duration", 0, "`seconds` of a measurement (1, with --quick 0.5)")

@@ -27,15 +27,18 @@ type srpFlags struct {
 }
 
 func newSRPCommand() *cobra.Command {
-	return newStorageCommand(srpload.SRP, "srp", "Storage load: a new list and key for every I/O, as ib_srp",
-		"srp plays a storage initiator and its target. Every I/O has memory of its own, of 512 bytes to\n"+
-			"1 MiB, in unaligned pieces, registered by REG_MR under a new key, which the target reads or\n"+
-			"writes through; LOCAL_INV or the target's SEND_WITH_INV takes it away. The descriptor is used\n"+
-			"again at once. Every byte is compared. The server is the target, the client the initiator.")
+	return newStorageCommand(srpload.SRP, "srp",
+		"Storage load: a new list and key for every I/O, as ib_srp",
+		"srp plays a storage initiator and its target. Every I/O has memory of its own, of 512\n"+
+			"bytes to 1 MiB, in unaligned pieces, registered by REG_MR under a new key, which the\n"+
+			"target reads or writes through; LOCAL_INV or the target's SEND_WITH_INV takes it away.\n"+
+			"The descriptor is used again at once. Every byte is compared. The server is the target,\n"+
+			"the client the initiator.")
 }
 
 func newRTRSCommand() *cobra.Command {
-	return newStorageCommand(srpload.RTRS, "rtrs", "Storage load: lists mapped once, registered for every I/O",
+	return newStorageCommand(srpload.RTRS, "rtrs",
+		"Storage load: lists mapped once, registered for every I/O",
 		"rtrs is like srp, but each slot's list is mapped once, and registered and invalidated for ever.")
 }
 
@@ -60,21 +63,25 @@ func newStorageCommand(w srpload.Workload, name, short, long string) *cobra.Comm
 	fs.StringVarP(&f.Interface, "ib-dev", "d", "", "network `interface` to use")
 	fs.IntVarP(&f.GIDIndex, "gid-index", "x", -1, "GID `index`; -1: the first IPv4 address")
 	fs.Float64VarP(&f.seconds, "duration", "D", 5, "`seconds` of each load")
-	fs.IntVar(&f.Channels, "channels", srpload.DefaultChannels, "channels, each a QP with a pool of descriptors")
+	fs.IntVar(&f.Channels, "channels", srpload.DefaultChannels,
+		"channels, each a QP with a pool of descriptors")
 	fs.IntVar(&f.Depth, "depth", srpload.DefaultDepth, "I/Os outstanding of each channel")
 	fs.IntVarP(&f.Size, "size", "s", 0, "`bytes` of every I/O; 0: log-uniform, 512 to 1048576")
-	fs.BoolVar(&f.Persistent, "persistent", false, "fixed registrations: the same bytes by keys that stay")
+	fs.BoolVar(&f.Persistent, "persistent", false,
+		"fixed registrations: the same bytes by keys that stay")
 	fs.StringVar((*string)(&f.Inv), "invalidate", string(srpload.InvMixed),
 		"`who` takes keys away: local (LOCAL_INV), remote (SEND_WITH_INV), mixed")
 	fs.BoolVar(&f.no4K, "no-4k", false, "leave out the second load, of 4 KiB for every I/O")
 	fs.IntVarP(&f.PMTU, "mtu", "m", 0, "path MTU, 256 to 4096 (the largest that fits the link)")
-	fs.StringVar((*string)(&f.Progress), "progress", string(srpload.Caller), "`who` moves packets: caller or poller")
+	fs.StringVar((*string)(&f.Progress), "progress", string(srpload.Caller),
+		"`who` moves packets: caller or poller")
 	fs.IntVar(&f.Queues, "queues", 1, "queues of the interface to use; with --lab it gets as many")
 	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets, of the first queue; -1: any")
 	fs.IntVarP(&f.Port, "port", "p", srpload.DefaultPort, "TCP `port` to meet at")
 	fs.Uint64Var(&f.Seed, "seed", 1, "`number` that sizes, lists and data follow from")
 	fs.StringVar(&f.json, "json", "", "write the result to this `file`")
-	fs.IntVar(&f.Inject, "verify-inject", 0, "change `n` bytes before they are compared: the run must fail")
+	fs.IntVar(&f.Inject, "verify-inject", 0,
+		"change `n` bytes before they are compared: the run must fail")
 	fs.BoolVar(&f.lab, "lab", false, "run both ends here, in network namespaces made for it")
 	fs.IntVar(&f.linkMTU, "link-mtu", 9000, "MTU of the lab's link in `bytes`")
 	return c
@@ -156,11 +163,14 @@ func (f *srpFlags) runLab(ctx context.Context, line *statusLine) (_ *srpload.Res
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	pair := srpload.Pair{Lab: l}
-	return f.loads(line, func(cfg srpload.Config) (*srpload.Result, error) { return pair.Run(ctx, cfg) })
+	return f.loads(line, func(cfg srpload.Config) (*srpload.Result, error) {
+		return pair.Run(ctx, cfg)
+	})
 }
 
 // loads runs the load and then the one of 4 KiB.
-func (f *srpFlags) loads(line *statusLine, run func(srpload.Config) (*srpload.Result, error)) (*srpload.Result, error) {
+func (f *srpFlags) loads(line *statusLine,
+	run func(srpload.Config) (*srpload.Result, error)) (*srpload.Result, error) {
 	line.set(fmt.Sprintf("%s: %v", f.Workload, f.Duration))
 	r, err := run(f.Config)
 	if err != nil || f.Size != 0 || f.no4K || r != nil && r.Err() != nil {

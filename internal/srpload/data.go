@@ -160,6 +160,6 @@ func (c *command) encode(b []byte) {
 
 func (c *command) decode(b []byte) {
 	be := binary.BigEndian
-	*c = command{write: b[0] == 1, remoteInv: b[1] == 1, slot: be.Uint16(b[2:]), size: be.Uint32(b[4:]),
-		key: be.Uint32(b[8:]), off: be.Uint32(b[12:]), addr: be.Uint64(b[16:]), seed: be.Uint64(b[24:])}
+	*c = command{write: b[0] == 1, remoteInv: b[1] == 1, slot: be.Uint16(b[2:]),
+		size: be.Uint32(b[4:]), key: be.Uint32(b[8:]), off: be.Uint32(b[12:]), addr: be.Uint64(b[16:]), seed: be.Uint64(b[24:])}
 }

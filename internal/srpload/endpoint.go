@@ -185,8 +185,12 @@ var errFailed = errors.New("a work request failed")
 func (e *endpoint) fail(wc *verbs.WC) error {
 	kind, channel, _ := ofID(wc.WRID)
 	what := [...]string{"receive", "send", "READ or WRITE", "registration or invalidation"}[kind&3]
-	return e.failure(fmt.Sprintf("channel %d: %s completed with %v (%v)", channel, what, wc.Status,
-		wc.VendorErr))
+	text := fmt.Sprintf("channel %d: %s completed with %v (%v)", channel, what, wc.Status,
+		wc.VendorErr)
+	if wc.Status == verbs.WCWRFlushErr { // something else ended the QP, perhaps the peer's request
+		text += fmt.Sprintf("; the last packet it refused: %v", e.qps[channel].Stats().LastDrop)
+	}
+	return e.failure(text)
 }
 
 func (e *endpoint) failure(text string) error {

@@ -129,8 +129,8 @@ func (in *initiator) registerAll(ctx context.Context) error {
 			all = append(all, ch.slots[j].in)
 		}
 		for _, m := range all {
-			wr := verbs.SendWR{WRID: workID(idLocal, ch.index, 0), Opcode: verbs.WRRegMR, MR: m, Access: access,
-				Flags: verbs.SendSignaled}
+			wr := verbs.SendWR{WRID: workID(idLocal, ch.index, 0), Opcode: verbs.WRRegMR, MR: m,
+				Access: access, Flags: verbs.SendSignaled}
 			if err := in.qps[ch.index].PostSend(&wr); err != nil {
 				return err
 			}
@@ -227,7 +227,8 @@ func (in *initiator) flush(ch *channel) error {
 	}
 	posted, err := in.qps[ch.index].PostSendList(ch.wrs)
 	if err != nil {
-		return fmt.Errorf("post to channel %d, work request %d of %d: %w", ch.index, posted, len(ch.wrs), err)
+		return fmt.Errorf("post to channel %d, work request %d of %d: %w", ch.index, posted,
+			len(ch.wrs), err)
 	}
 	ch.wrs, ch.sends = ch.wrs[:0], 0
 	return nil
@@ -250,8 +251,8 @@ func (in *initiator) begin(ch *channel) error {
 		return err
 	}
 	if !in.cfg.Persistent {
-		ch.wrs = append(ch.wrs, verbs.SendWR{WRID: workID(idLocal, ch.index, index), Opcode: verbs.WRRegMR,
-			MR: s.mr, Access: access})
+		ch.wrs = append(ch.wrs, verbs.SendWR{WRID: workID(idLocal, ch.index, index),
+			Opcode: verbs.WRRegMR, MR: s.mr, Access: access})
 		in.regs++
 		s.live = true
 	}
@@ -285,10 +286,10 @@ func (in *initiator) choose(ch *channel, s *slot) error {
 	}
 	if s.write {
 		s.mr = ch.out[int(s.slot)%len(ch.out)]
-		s.off = uint32(in.rng.below(patternLen - n + 1))
+		s.off = uint32(r.below(patternLen - n + 1))
 	} else {
 		s.mr = s.in
-		s.off = uint32(in.rng.below(slotBytes - n + 1))
+		s.off = uint32(r.below(slotBytes - n + 1))
 		s.segs = window(s.segs[:0], s.list, int(s.off), n)
 	}
 	if !in.cfg.Persistent {

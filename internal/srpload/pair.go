@@ -19,8 +19,8 @@ import (
 	"github.com/roxie-rdma/roxie/internal/lab"
 )
 
-// This file runs both ends in a lab, each as a process of its own: the program that is running, told
-// by ChildCommand that it is one end. It reads its Config as JSON from standard input and answers
+// This file runs both ends in a lab, each as a process of its own: the program that is running,
+// told by ChildCommand that it is one end. It reads its Config as JSON from standard input and answers
 // with an event a line on standard output.
 
 // ChildCommand is the argument that makes the program call Child.

@@ -91,8 +91,8 @@ func (r *Result) name() string {
 // Write prints a table of results.
 func Write(w io.Writer, results ...*Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-28s %-12s %10s %8s %12s %12s %12s %16s %6s\n", "load", "I/O bytes", "I/Os per s",
-		"Gb/s", "REG_MR/s", "invalid./s", "maps", "bytes verified", "wrong")
+	fmt.Fprintf(&b, "%-28s %-12s %10s %8s %12s %12s %12s %16s %6s\n", "load", "I/O bytes",
+		"I/Os per s", "Gb/s", "REG_MR/s", "invalid./s", "maps", "bytes verified", "wrong")
 	row := func(r *Result) {
 		size := "512-1048576"
 		if r.Size != 0 {

@@ -136,7 +136,8 @@ func (e *endpoint) serveSession(ctx context.Context, s *session) error {
 		return err
 	}
 	pmtu := min(h.PMTU, e.pmtu())
-	if err := s.enc.Encode(hello{Version: sessionVersion, PMTU: pmtu, Channels: e.addresses()}); err != nil {
+	answer := hello{Version: sessionVersion, PMTU: pmtu, Channels: e.addresses()}
+	if err := s.enc.Encode(answer); err != nil {
 		return err
 	}
 	if err := e.connect(h.Channels, pmtu); err != nil {
@@ -250,8 +251,8 @@ func (e *endpoint) initiate(ctx context.Context, s *session) (*Result, error) {
 	return in.result(first, last, m.Report), nil
 }
 
-// onThread runs the loop on a thread of its own, in caller mode on the CPU that was asked for: there
-// it is what moves the packets.
+// onThread runs the loop on a thread of its own, in caller mode on the CPU that was asked for:
+// there it is what moves the packets.
 func onThread(cfg Config, loop func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -35,6 +35,7 @@ func newTarget(e *endpoint) (*target, error) {
 	if t.data, err = e.pd.RegMR(make([]byte, n*MaxSize), verbs.LocalWrite); err != nil {
 		return nil, err
 	}
+	clear(t.data.Bytes()) // touch every page now
 	if t.from, err = e.pd.RegMR(e.pattern, 0); err != nil {
 		return nil, err
 	}
@@ -104,7 +105,8 @@ func (t *target) command(channel, buf int) error {
 	}
 	io := &t.slots[channel][c.slot]
 	if io.busy {
-		return t.failure(fmt.Sprintf("channel %d: a command for slot %d, which is in use", channel, c.slot))
+		return t.failure(fmt.Sprintf("channel %d: a command for slot %d, which is in use", channel,
+			c.slot))
 	}
 	io.command, io.busy = c, true
 	if c.write {
