@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -37,7 +38,11 @@ func (q *QP) completeAck(p *wire.Packet) {
 	switch syn.Kind() {
 	case wire.KindACK:
 		q.credit(aeth)
-		if q.ackThrough(p.PSN) {
+		x := p.PSN
+		if mutant.CompAckTooFar {
+			x = x.Next()
+		}
+		if q.ackThrough(x) {
 			q.impliedNAK()
 		}
 		q.retire()
@@ -58,6 +63,9 @@ func (q *QP) completeNAK(x PSN, code wire.NAKCode) {
 	}
 	q.Stats.NAKsRcvd++
 	q.shard.C.NAKsRcvd++
+	if mutant.CompNAKAcks && code == wire.NAKPSNSeq {
+		x = x.Next()
+	}
 	if q.ackThrough(x.Add(wire.PSNMask)) && code != wire.NAKPSNSeq && !q.oldestHas(x) {
 		// Refused behind an answer that is still missing: ask for that first, the peer will
 		// say again what it thinks of the rest.
@@ -139,6 +147,10 @@ func (q *QP) nakRNR(x PSN, code uint8) {
 		}
 		r.rnrRetries--
 	}
+	if mutant.ReqRNRImpatient {
+		q.rewind()
+		return
+	}
 	r.rnrWait = true
 	q.shard.wheel.set(&q.timer, q.shard.now+Time(wire.RNRDelay(code)))
 }
@@ -171,7 +183,7 @@ func (q *QP) ackThrough(x PSN) (implied bool) {
 		if e.state != entryStarted || x.Diff(e.first) < 0 {
 			break
 		}
-		if e.answered() {
+		if e.answered() && !mutant.CompReadByAck {
 			implied = x.Diff(r.una) >= 0
 			break
 		}
@@ -195,7 +207,9 @@ func (q *QP) progressed(was PSN) {
 	if n <= 0 {
 		return
 	}
-	r.retries, r.rnrRetries, r.rewound = q.attr.RetryCnt, q.attr.RNRRetry, false
+	if !mutant.CompRetriesKept {
+		r.retries, r.rnrRetries, r.rewound = q.attr.RetryCnt, q.attr.RNRRetry, false
+	}
 	r.grow(uint32(n), q.dev.cfg.Window)
 	if r.psn.Diff(r.una) < 0 {
 		r.psn = r.una
@@ -241,13 +255,13 @@ func (q *QP) impliedNAK() {
 // it; if an answer is missing in between it is an implied NAK and its data is not used.
 func (q *QP) completeResponse(p *wire.Packet) {
 	r := &q.req
-	if p.PSN != r.una && q.ackThrough(p.PSN.Add(wire.PSNMask)) {
+	if p.PSN != r.una && !mutant.CompResponseAny && q.ackThrough(p.PSN.Add(wire.PSNMask)) {
 		q.retire()
 		q.impliedNAK()
 		return
 	}
 	r.skipDoneLocals()
-	if r.ack == r.head || p.PSN != r.una {
+	if r.ack == r.head || p.PSN != r.una && !mutant.CompResponseAny {
 		q.retire()
 		q.drop(ReasonBadResponse)
 		return
@@ -360,6 +374,9 @@ func (q *QP) scatter(pd mr.PD, sges []SGE, off uint64, src []byte, last bool) mr
 // storeOriginal delivers an atomic's original value in host byte order.
 func (q *QP) storeOriginal(e *sendEntry, orig uint64) bool {
 	var b [8]byte
+	if mutant.CompAtomicHalves {
+		orig = orig<<32 | orig>>32
+	}
 	putHost(&b, orig)
 	return q.scatterSend(e, 0, b[:])
 }
@@ -403,11 +420,13 @@ func (q *QP) retire() {
 			q.sendError(e)
 			return
 		default:
-			q.freeSlots(start)
-			return
+			if !mutant.CompRetireEarly || e.opcode != WRRDMAWrite || r.psn.Diff(e.last) <= 0 {
+				q.freeSlots(start)
+				return
+			}
 		}
 		r.tail++
-		if q.sigAll || e.flags&SendSignaled != 0 {
+		if q.sigAll || e.flags&SendSignaled != 0 || mutant.CompUnsignaled && mutant.Tick(32) {
 			q.SQ.cons.Store(r.tail)
 			start = r.tail
 			if !q.sendCQE(e, WCSuccess, ReasonNone) {
@@ -523,6 +542,9 @@ func (q *QP) flush() {
 		r.tail++
 		q.unstage(e)
 		q.SQ.cons.Store(r.tail)
+		if mutant.CompFlushLoses && r.tail == r.head && q.SQ.posted(r.head) == 0 {
+			continue
+		}
 		if st != WCSuccess || q.sigAll || e.flags&SendSignaled != 0 {
 			c := CQE{WRID: e.id, QPN: q.qpn, Status: st, Reason: why, Opcode: wcOpcode(e.opcode)}
 			q.pushCQE(q.sendCQ, &c, false)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
@@ -92,7 +93,14 @@ func (c *CQ) push(s int, e *CQE, solicited bool) (fired, ok bool) {
 		return false, false
 	}
 	c.lanes[s].put(e)
-	return c.wants(e, solicited) && c.fire(), true
+	if mutant.CQSolicited {
+		solicited = false
+	}
+	fired = c.wants(e, solicited) && c.fire()
+	if mutant.CQLostEvent && fired && mutant.Tick(16) {
+		fired = false
+	}
+	return fired, true
 }
 
 // put publishes e. Whoever arms the queue afterwards and polls finds it; whoever armed it before is
@@ -156,8 +164,18 @@ func (l *cqLane) poll(out []CQE, used *atomic.Int32) int {
 			ByteLen: uint32(m[2]), Imm: uint32(m[2] >> 32), SrcQP: wire.QPN(m[3]),
 		}
 	}
-	l.cons.Store(at + uint32(n))
-	used.Add(int32(-n))
+	if mutant.CQSwap && n > 1 {
+		out[0], out[1] = out[1], out[0]
+	}
+	free := n
+	if mutant.CQTwice && n > 1 && n == len(out) {
+		free--
+	}
+	l.cons.Store(at + uint32(free))
+	if mutant.CQLeak && n > 1 {
+		free--
+	}
+	used.Add(int32(-free))
 	return n
 }
 

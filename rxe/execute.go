@@ -3,6 +3,7 @@ package rxe
 import (
 	"encoding/binary"
 
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -57,6 +58,9 @@ func (q *QP) invalidate(key mr.Key) (mr.Epoch, verdict) {
 		v := remoteAccess(fault)
 		v.reason, v.status = ReasonInvalidate, WCRemInvReqErr
 		return 0, v
+	}
+	if mutant.GraceSendInv {
+		return 0, accepted
 	}
 	return q.dev.grace.Next(), accepted
 }
@@ -145,6 +149,12 @@ func (q *QP) completeRecv(p *wire.Packet, epoch mr.Epoch) {
 	if f&wire.FlagWrite != 0 {
 		c.Opcode, c.ByteLen = WCRecvRDMAWithImm, r.length
 	}
+	if mutant.RespByteLen {
+		c.ByteLen = uint32(r.recv.length)
+	}
+	if mutant.RespImmLength && f&wire.FlagWrite != 0 {
+		c.ByteLen = uint32(p.PayloadLen)
+	}
 	if f&wire.FlagImm != 0 {
 		c.Flags |= WCWithImm
 		c.Imm = p.Imm()
@@ -167,7 +177,9 @@ func (q *QP) acceptRead(p *wire.Packet) verdict {
 	}
 	r := &q.resp
 	count := packets(n, q.pmtu)
-	r.msn = (r.msn + 1) & wire.PSNMask
+	if !mutant.RespMSNReads {
+		r.msn = (r.msn + 1) & wire.PSNMask
+	}
 	q.addResource(resource{op: p.Op, first: p.PSN, last: p.PSN.Add(count - 1), va: va, rkey: key, length: n})
 	r.psn = r.psn.Add(count)
 	return accepted

@@ -1,6 +1,9 @@
 package rxe
 
-import "github.com/roxie-rdma/roxie/rxe/mr"
+import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
+	"github.com/roxie-rdma/roxie/rxe/mr"
+)
 
 // This file covers the work requests that never leave the device: REG_MR, LOCAL_INV and BIND_MW.
 // They run once, in send-queue order. The send position passes them over when it is rewound, so
@@ -14,7 +17,7 @@ import "github.com/roxie-rdma/roxie/rxe/mr"
 func (q *QP) runLocal(e *sendEntry) bool {
 	r := &q.req
 	r.skipDoneLocals()
-	if e.opcode == WRLocalInv && r.ack != r.cur || e.flags&SendFence != 0 && r.reads > 0 {
+	if e.opcode == WRLocalInv && r.ack != r.cur && !mutant.ReqInvEarly || e.flags&SendFence != 0 && r.reads > 0 {
 		return false
 	}
 	fault, grace := mr.FaultNone, false
@@ -24,7 +27,7 @@ func (q *QP) runLocal(e *sendEntry) bool {
 		fault = q.regMR(e)
 	case WRLocalInv:
 		_, fault = q.dev.keys.Invalidate(e.rkey, q.pd, uint32(q.qpn))
-		grace = true
+		grace = !mutant.GraceLocalInv
 	case WRBindMW:
 		grace, fault = q.bindMW(e)
 		status = WCMWBindErr

@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -169,7 +170,7 @@ func (q *QP) nextToSend() *sendEntry {
 			q.retire()
 			return nil
 		case e.local():
-			if e.state != entryNew {
+			if e.state != entryNew && !mutant.ReqLocalAgain {
 				r.cur++ // executed before a rewind
 			} else if q.state == StateSQD || !q.runLocal(e) {
 				return nil
@@ -196,7 +197,7 @@ func (q *QP) mayStart(e *sendEntry) bool {
 	if q.typ != RC {
 		return true
 	}
-	if e.flags&SendFence != 0 && r.reads > 0 {
+	if e.flags&SendFence != 0 && r.reads > 0 && !mutant.ReqIgnoreFence {
 		return false
 	}
 	if e.answered() {
@@ -206,7 +207,11 @@ func (q *QP) mayStart(e *sendEntry) bool {
 			q.retire()
 			return false
 		}
-		if r.reads >= uint32(q.attr.MaxQPRdAtomic) || !r.psnsFor(q.psnCount(e)) {
+		depth := uint32(q.attr.MaxQPRdAtomic)
+		if mutant.ReqReadDepth {
+			depth++
+		}
+		if r.reads >= depth || !r.psnsFor(q.psnCount(e)) {
 			return false
 		}
 	}
@@ -263,6 +268,9 @@ func (q *QP) mayContinue() bool {
 func (q *QP) startMessage(e *sendEntry) {
 	r := &q.req
 	n := q.psnCount(e)
+	if mutant.ReqPSNGap && mutant.Tick(64) {
+		r.nxt, r.psn = r.nxt.Next(), r.nxt.Next()
+	}
 	e.first, e.last = r.nxt, r.nxt.Add(n-1)
 	r.nxt = r.nxt.Add(n)
 	e.state = entryStarted
@@ -290,7 +298,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	bth.SetPSN(r.psn)
 	bth.SetSolicited(last && e.solicits())
 	r.unasked++
-	if last || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
+	if last && !mutant.ReqNoAckReq || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
 		bth.SetAckReq(true)
 		r.unasked = 0
 	}
@@ -422,7 +430,11 @@ func (q *QP) sendAnswered(f Frame, e *sendEntry) int {
 	i := op.Info()
 	if i.RETHOff != 0 {
 		h := (*wire.RETH)(hdr[i.RETHOff:])
-		h.SetVA(e.remoteAddr + uint64(off))
+		va := e.remoteAddr + uint64(off)
+		if mutant.ReqReadResume {
+			va = e.remoteAddr
+		}
+		h.SetVA(va)
 		h.SetRKey(uint32(e.rkey))
 		h.SetLength(e.length - off)
 	}
@@ -505,7 +517,7 @@ func (q *QP) gatherTo(dst []byte, e *sendEntry, off uint32) bool {
 		return true
 	}
 	sges := r.sgesOf(r.cur)
-	if r.offset != off || r.gatherOf != r.cur {
+	if r.offset != off && !mutant.ReqStaleCursor || r.gatherOf != r.cur {
 		r.seekSGE(sges, off)
 	}
 	for len(dst) > 0 {
@@ -594,7 +606,9 @@ func (q *QP) expire(now Time) {
 	r.retries--
 	r.rewound = false
 	q.lost(true)
-	q.rewind()
+	if !mutant.ReqTimeoutIdle {
+		q.rewind()
+	}
 	q.armAck()
 }
 

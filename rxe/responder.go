@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -100,7 +101,7 @@ func (q *QP) respond(p *wire.Packet) {
 		return
 	}
 	switch d := p.PSN.Diff(r.psn); {
-	case d > 0:
+	case d > 0 && !(mutant.RespPSNLoose && d == 1):
 		q.psnAhead()
 		return
 	case d < 0:
@@ -138,7 +139,7 @@ func (q *QP) psnAhead() {
 	q.shard.C.OutOfSeqRequest++
 	q.Stats.OutOfSeq++
 	q.drop(ReasonPSNAhead)
-	if !r.nakSent {
+	if !r.nakSent || mutant.RespNAKFlood {
 		r.nakSent = true
 		q.oweNAK(wire.NAKSyndrome(wire.NAKPSNSeq), r.psn)
 	}
@@ -152,6 +153,9 @@ func (q *QP) refuse(p *wire.Packet, v verdict) {
 	if !v.fatal {
 		q.shard.C.SendRNRErr++
 		q.Stats.RNRSent++
+		if mutant.RespRNRLoses {
+			r.psn = r.psn.Next()
+		}
 		r.nakSent = true // what follows in flight is ahead and gets no second NAK
 		return
 	}
@@ -393,7 +397,7 @@ func (q *QP) respondUC(p *wire.Packet) {
 	q.commEstablished()
 	if f&wire.FlagStart != 0 {
 		r.kind, r.skip = 0, false // an unfinished message is forgotten, its WQE used again
-	} else if gap {
+	} else if gap && !mutant.RespUCGap {
 		q.dropUC(ReasonUCGap)
 		return
 	}

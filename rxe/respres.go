@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -107,6 +108,12 @@ func (q *QP) duplicate(p *wire.Packet) {
 	q.Stats.Duplicates++
 	f := p.Info.Flags
 	if f&(wire.FlagSend|wire.FlagWrite) != 0 {
+		if mutant.RespWriteAgain && f&wire.FlagRETH != 0 && f&wire.FlagEnd != 0 && r.kind == 0 {
+			q.executeWrite(p)
+		}
+		if mutant.RespInvAgain && f&wire.FlagInv != 0 {
+			_, _ = q.invalidate(mr.Key(p.Inv()))
+		}
 		q.oweAck() // with the most recent PSN (IBTA C9-105)
 		return
 	}
@@ -124,6 +131,9 @@ func (q *QP) duplicate(p *wire.Packet) {
 		}
 		if f&wire.FlagRead == 0 {
 			res.cur = res.first
+			if mutant.RespAtomicAgain && f&wire.FlagAtomic != 0 {
+				res.orig, _ = q.fetch(p)
+			}
 		}
 		q.queueAnswer(uint16(i))
 		return
@@ -186,7 +196,11 @@ func (q *QP) nextResponse(f Frame) int {
 	}
 	if r.ackOwed {
 		r.ackOwed, r.force = false, false
-		return q.sendAck(f, q.ackSyndrome(), r.psn.Add(wire.PSNMask))
+		last := r.psn.Add(wire.PSNMask)
+		if mutant.RespAckTooFar {
+			last = r.psn
+		}
+		return q.sendAck(f, q.ackSyndrome(), last)
 	}
 	r.force = false
 	return 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -165,7 +166,7 @@ func (q *QP) receiveUD(p *wire.Packet) {
 		q.drop(ReasonNotLocal)
 		return
 	}
-	if p.DETH().QKey() != q.attr.QKey {
+	if p.DETH().QKey() != q.attr.QKey && !mutant.RespUDQKey {
 		q.drop(ReasonQKey)
 		return
 	}

@@ -3,6 +3,8 @@ package mr
 import (
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 )
 
 // MaxShards is the greatest number of shards, and of waiters, of a Grace.
@@ -51,7 +53,11 @@ func NewGrace(n int) *Grace {
 }
 
 // Enter brings a shard online, before it may use a view.
-func (g *Grace) Enter(shard int) { g.see(shard) }
+func (g *Grace) Enter(shard int) {
+	if !mutant.GraceEnter {
+		g.see(shard)
+	}
+}
 
 // see notes the current epoch for a shard. An epoch it has noted before needs no store: nobody
 // waits for this shard.
@@ -101,7 +107,7 @@ func (g *Grace) Next() Epoch {
 // shards' hands. Once true it stays true. Any goroutine may ask, and none waits.
 func (g *Grace) Passed(e Epoch) bool {
 	g.pause(&g.done)
-	if uint64(e) <= g.done.Load() {
+	if uint64(e) <= g.done.Load() || mutant.GraceNone {
 		return true
 	}
 	g.begin(e)
@@ -184,6 +190,10 @@ func (g *Grace) wake() uint64 {
 		return 0
 	}
 	g.pause(&g.want)
+	if mutant.GraceLostWake && mutant.Tick(4) {
+		g.want.And(^out)
+		return 0
+	}
 	return g.want.And(^out) & out
 }
 

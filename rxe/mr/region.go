@@ -1,5 +1,7 @@
 package mr
 
+import "github.com/roxie-rdma/roxie/rxe/internal/mutant"
+
 // This file covers fast-register regions: mapped and staged by the application's side, registered
 // and invalidated by the shards that execute REG_MR, LOCAL_INV and SEND_WITH_INV.
 
@@ -47,6 +49,9 @@ func (t *Table) Map(index uint32, segs [][]byte) (uint64, error) {
 		p.collect(t.grace)
 	}
 	l := p.spareList()
+	if mutant.KeyMapLive && p.latest != nil {
+		l, p.latest = p.latest, nil
+	}
 	l.Reset(segs)
 	if l.Len() == 0 {
 		p.spare = append(p.spare, l)
@@ -168,7 +173,7 @@ func (old *View) registers(v *View, pd PD) Fault {
 	switch {
 	case old.buf == nil, old.buf.pool != v.buf.pool: // the index has another owner
 		return FaultKeyIndex
-	case old.flags&flagValid != 0:
+	case old.flags&flagValid != 0 && !mutant.KeyRegValid:
 		return FaultState
 	case old.PD() != pd:
 		return FaultPD
@@ -194,6 +199,9 @@ func (t *Table) Invalidate(key Key, pd PD, qpn uint32) (old *View, f Fault) {
 		if v.flags&flagValid == 0 {
 			return nil, FaultNone
 		}
+		if mutant.KeyInvNothing {
+			return v, FaultNone
+		}
 		window := v.Kind() == KindWindow2
 		if t.pause(); !window && !v.close() {
 			return nil, FaultBound
@@ -213,7 +221,7 @@ func (v *View) invalidates(key Key, pd PD, qpn uint32) Fault {
 	switch {
 	case v == vacant:
 		return FaultKeyIndex
-	case v.Key() != key:
+	case v.Key() != key && !mutant.KeyInvVariant:
 		return FaultVariant
 	case v.Kind() != KindFast && v.Kind() != KindWindow2:
 		return FaultKind

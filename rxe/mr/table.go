@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 )
 
 // This file covers the way of a key to its view, and the control path's changes of entries.
@@ -109,6 +111,18 @@ func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*V
 	v := t.chunks[key>>(8+chunkShift)].Load()[key>>8%chunkLen].Load()
 	off := va - v.iova // huge if va is lower
 	flags := uint32(need) | flagValid
+	if mutant.KeyVariant && v.Key().Index() == key.Index() {
+		key = v.Key()
+	}
+	if mutant.KeyDomain {
+		pd = v.PD()
+	}
+	if mutant.KeyRights && need&AccessRemote != 0 {
+		flags = flagValid
+	}
+	if mutant.KeyRange && n > 1 {
+		n--
+	}
 	if v.id == identOf(key, pd) && v.flags&(flags|flagWindow) == flags &&
 		off <= v.length && n <= v.length-off {
 		return v, FaultNone
@@ -124,7 +138,7 @@ func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*V
 		return nil, FaultState
 	case v.id != identOf(key, pd):
 		return nil, FaultPD
-	case v.qpn != 0 && v.qpn != qpn:
+	case v.qpn != 0 && v.qpn != qpn && !mutant.KeyWindowQP:
 		return nil, FaultQP
 	case v.flags&flagWindow != 0 && need&AccessRemote == 0:
 		return nil, FaultKind
@@ -225,7 +239,7 @@ func (t *Table) Free(index uint32) error {
 	if s == nil {
 		return ErrKey
 	}
-	if t.load(index) != vacant || s.gone != 0 && !t.grace.Passed(s.gone) {
+	if t.load(index) != vacant || s.gone != 0 && !t.grace.Passed(s.gone) && !mutant.GraceDereg {
 		return ErrInUse
 	}
 	s.used = false

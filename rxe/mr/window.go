@@ -1,5 +1,7 @@
 package mr
 
+import "github.com/roxie-rdma/roxie/rxe/internal/mutant"
+
 // This file covers memory windows. A bound window's view holds its region's list and its own range
 // and rights, so that a check looks at nothing else. It counts in the bound word of the region's
 // view. That word closes before the view is replaced and never opens again, so binding and
@@ -133,6 +135,9 @@ func (t *Table) prepare(v *View, kind Kind, r *Bind, pd PD, qpn uint32) Fault {
 		return FaultState
 	}
 	v.parent = r.Parent.Index()
+	if mutant.KeyWindowRange {
+		v.length = parent.length - (r.Addr - parent.iova)
+	}
 	return FaultNone
 }
 
@@ -152,7 +157,7 @@ func (v *View) carries(r *Bind, pd PD) Fault {
 	case v.Access()&MWBind == 0, v.Access()&ZeroBased != 0,
 		r.Access&(RemoteWrite|RemoteAtomic) != 0 && v.Access()&LocalWrite == 0:
 		return FaultAccess
-	case r.Addr-v.iova > v.length, r.Length > v.length-(r.Addr-v.iova):
+	case !mutant.KeyBindRange && (r.Addr-v.iova > v.length || r.Length > v.length-(r.Addr-v.iova)):
 		return FaultRange
 	}
 	return FaultNone
