@@ -6,7 +6,7 @@ import (
 )
 
 func TestSeeds(t *testing.T) {
-	for seed := uint64(1); seed <= 300; seed++ {
+	for seed := uint64(1); seed <= 25; seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := Run(Options{Seed: seed, Packets: 20000, Faults: DefaultFaults})
 			for _, v := range r.Violations {
