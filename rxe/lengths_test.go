@@ -167,7 +167,11 @@ func TestCase22OpcodeLength(t *testing.T) {
 	ops := []wire.Opcode{wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendLastImm, wire.RCSendLastInv, wire.RCSendOnly,
 		wire.RCSendOnlyImm, wire.RCSendOnlyInv, wire.RCWriteFirst, wire.RCWriteMiddle, wire.RCWriteLast, wire.RCWriteLastImm,
 		wire.RCWriteOnly, wire.RCWriteOnlyImm}
-	for _, pmtu := range []int{256, 512, 1024, 2048, 4096} {
+	pmtus := []int{256, 512, 1024, 2048, 4096}
+	if raceEnabled {
+		pmtus = pmtus[:1]
+	}
+	for _, pmtu := range pmtus {
 		for _, op := range ops {
 			for _, n := range []int{0, 1, 2, 3, 4, pmtu - 4, pmtu - 1, pmtu, pmtu + 1, pmtu + 4} {
 				f := op.Info().Flags
@@ -217,7 +221,11 @@ func opcodeLength(t *testing.T, pmtu int, op wire.Opcode, n int, legal bool) {
 
 // TestCase18AtomicWriteLength: exactly 8 bytes in RETH and packet.
 func TestCase18AtomicWriteLength(t *testing.T) {
-	for reth := 0; reth <= 16; reth++ {
+	step := 1
+	if raceEnabled {
+		step = 4
+	}
+	for reth := 0; reth <= 16; reth += step {
 		for _, n := range []int{0, 4, 7, 8, 12, 16} {
 			p := qpIn(t, rxe.StateRTS, rawConfig{})
 			s := one(t, p.inject(packet{op: wire.RCAtomicWrite, psn: firstPSN, va: memAddr, rkey: p.mem.Key, length: reth, payload: fill(n, 1)}))

@@ -169,7 +169,11 @@ func TestWriteRead(t *testing.T) {
 
 // TestLossy sends a mixed load over a bad wire, many seeds, several shards.
 func TestLossy(t *testing.T) {
-	for seed := uint64(0); seed < 60; seed++ {
+	seeds := uint64(60)
+	if raceEnabled {
+		seeds = 12
+	}
+	for seed := uint64(0); seed < seeds; seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { lossy(t, seed) })
 	}
 }

@@ -13,7 +13,7 @@ const (
 	tickShift  = 13 // one tick of the wheel is 8.192 µs
 	wheelBits  = 6
 	wheelSlots = 1 << wheelBits
-	wheelDepth = 7 // 2^(13+42) ns: more than a year
+	wheelDepth = 9 // all of Time: 63-13 bits
 )
 
 // timerNode is one QP's place in a wheel. The wanted deadline may be moved later without touching
@@ -97,13 +97,6 @@ func (w *wheel) file(n *timerNode) {
 		h, n.level, n.slot = &w.due, wheelDepth, 0
 	} else {
 		level := (bits.Len64(uint64(tick^w.tick)) - 1) / wheelBits
-		if level >= wheelDepth {
-			level = wheelDepth - 1 // beyond the horizon: found early and filed again
-			tick = w.tick | (1<<(wheelBits*wheelDepth) - 1)
-			if tick == w.tick {
-				tick++
-			}
-		}
 		slot := uint8(tick >> (wheelBits * level) & (wheelSlots - 1))
 		h, n.level, n.slot = &w.slots[level][slot], int8(level), slot
 		w.used[level] |= 1 << slot
@@ -149,7 +142,8 @@ func (w *wheel) refile(n *timerNode) {
 	w.file(n)
 }
 
-// nextSlot finds the earliest occupied slot after the current tick: the tick at which it begins.
+// nextSlot finds the earliest occupied slot: the tick at which it begins. It lies after the current
+// tick, because a node is filed by the highest digit in which the two differ.
 func (w *wheel) nextSlot() (tick int64, level int) {
 	best := int64(1<<63 - 1)
 	for l := 0; l < wheelDepth; l++ {
@@ -161,15 +155,6 @@ func (w *wheel) nextSlot() (tick int64, level int) {
 		pos := uint(cur) & (wheelSlots - 1)
 		rest := bits.RotateLeft64(w.used[l], -int(pos))
 		ahead := int64(bits.TrailingZeros64(rest))
-		if ahead == 0 && l > 0 || ahead == 0 && cur<<shift <= w.tick {
-			// The current slot of a level holds only what is a whole turn away.
-			rest &^= 1
-			if rest != 0 {
-				ahead = int64(bits.TrailingZeros64(rest))
-			} else {
-				ahead = wheelSlots
-			}
-		}
 		if t := (cur + ahead) << shift; t < best {
 			best, level = t, l
 		}
