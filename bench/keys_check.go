@@ -143,7 +143,6 @@ func (t *keyTable) chase(key mr.Key, n int) mr.Key {
 	return key
 }
 
-var benchSink uint64 // keeps the compiler from leaving out loops
 
 // checks measures checks, calm and in a storm.
 func (k *Keys) checks(rounds, keys int) error {
