@@ -143,6 +143,7 @@ func (t *keyTable) chase(key mr.Key, n int) mr.Key {
 	return key
 }
 
+var benchSink uint64 // keeps the compiler from leaving out loops
 
 // checks measures checks, calm and in a storm.
 func (k *Keys) checks(rounds, keys int) error {
@@ -174,6 +175,7 @@ func (k *Keys) checks(rounds, keys int) error {
 		lower(&k.ChaseNs, measure(1<<16, func(a, b int) { from = t.chase(from, b-a) }))
 	}
 	benchSink += uint64(at) + uint64(from)
+	runtime.KeepAlive(benchSink)
 	k.CheckNs["1"], k.CheckNs["1k_hot"] = one1, hot1
 	k.CheckNs["1k_far"], k.CheckNs["1m_random"] = far1, random
 	k.RandomOverChase = random / k.ChaseNs
