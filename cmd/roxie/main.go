@@ -52,6 +52,7 @@ func newRoot() *cobra.Command {
 		newBenchCommand(),
 		newDecodeCommand(),
 		newDevinfoCommand(),
+		newKeysCommand(),
 		newLabCommand(),
 		newPerfCommand(),
 		newPerfEndCommand(),
