@@ -181,6 +181,16 @@ func (e *end) done() verbs.WC {
 	return wc[0]
 }
 
+// succeeds waits for n completions, until one is no success.
+func (e *end) succeeds(n int) bool {
+	for range n {
+		if e.done().Status != verbs.WCSuccess {
+			return false
+		}
+	}
+	return true
+}
+
 // status runs a work request and waits for it.
 func (e *end) status(wr verbs.SendWR) verbs.WCStatus {
 	e.post(wr)
