@@ -15,11 +15,10 @@ func (q *QP) withinBudget(n uint32) bool {
 	return false
 }
 
-// account follows a change of what the QP has in flight. A READ takes as many PSNs as its answer, but
-// is one packet: more than a window is never on its way.
+// account follows a change of what the QP has in flight.
 func (q *QP) account() {
 	r := &q.req
-	n := min(uint32(r.psn.Diff(r.una)), r.cwnd)
+	n := uint32(r.psn.Diff(r.una))
 	q.shard.inFlight += n - r.counted
 	r.counted = n
 }

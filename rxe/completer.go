@@ -284,9 +284,9 @@ func (q *QP) completeResponse(p *wire.Packet) {
 	}
 	was := r.una
 	r.una = r.una.Next()
+	r.answeredTo(e)
 	if r.una.Diff(e.last) > 0 {
 		e.state = entryDone
-		r.reads--
 		r.ack++
 	}
 	q.progressed(was)
@@ -314,7 +314,7 @@ func (q *QP) placeResponse(p *wire.Packet, e *sendEntry) (WCStatus, Reason) {
 			return WCBadRespErr, ReasonBadResponse
 		}
 		want := min(e.length-e.next, q.pmtu)
-		if uint32(p.PayloadLen) != want || p.Info.Flags&wire.FlagEnd != 0 != (p.PSN == e.last) {
+		if uint32(p.PayloadLen) != want || p.Info.Flags&wire.FlagEnd != 0 != q.req.endsRequest(e, p.PSN) {
 			return WCBadRespErr, ReasonBadResponseLen
 		}
 		if !q.scatterSend(e, e.next, p.Data0) ||

@@ -33,3 +33,6 @@ func FillCounters(c *Counters) int {
 
 // SetNextQPN says which QP number is looked at first for the next QP.
 func SetNextQPN(d *Device, n QPN) { d.qps.next = n }
+
+// ReadsOutstanding is how many READ and atomic requests of a QP are not answered.
+func ReadsOutstanding(q *QP) uint32 { return q.req.reads }

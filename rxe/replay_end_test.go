@@ -44,17 +44,18 @@ const (
 	recordedQueue    = 64
 )
 
+// replayWindow does not follow losses: a recorded peer acknowledges what the kernel sent, and in its
+// time, so that holding back would stop the conversation. A READ is asked for as a whole then, too.
+const replayWindow = 1 << 16
+
 func newReplayEnd(t testing.TB, rec *recording, c *conversation, me int, buf []byte) *replayEnd {
 	t.Helper()
 	e := &replayEnd{t: t, rec: rec, c: c, me: me, now: 1_000_000_000}
 	var err error
 	const first = 17 // the device counts QPNs from here, a random number of steps on
 	rnd := func() uint64 { return uint64(c.qpn[me] - first) }
-	// The window does not follow losses: a recorded peer acknowledges what the kernel sent, and in
-	// its time, so that holding back would stop the conversation.
-	const window = 1 << 16
 	e.n, err = sim.New(sim.Config{}).AddNode(sim.NodeConfig{
-		Device: rxe.Config{Rand: rnd, Window: window, MinWindow: window}})
+		Device: rxe.Config{Rand: rnd, Window: replayWindow, MinWindow: replayWindow}})
 	e.must(err)
 	dev := e.n.Dev
 	dev.SetGIDs([]wire.GID{rec.ends[me].gid})

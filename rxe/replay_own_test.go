@@ -156,7 +156,8 @@ func (w *ownRecorder) record(file, name string, v6 bool, groups []group) {
 func (w *ownRecorder) end(end int, v6 bool) {
 	w.t.Helper()
 	var err error
-	w.n[end], err = w.f.AddNode(sim.NodeConfig{V6: v6})
+	w.n[end], err = w.f.AddNode(sim.NodeConfig{V6: v6,
+		Device: rxe.Config{Window: replayWindow, MinWindow: replayWindow}})
 	w.must(err)
 	n := w.n[end]
 	pd := n.AllocPD()

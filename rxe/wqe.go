@@ -113,6 +113,7 @@ type sendEntry struct {
 	last       wire.PSN
 	epoch      mr.Epoch // local operation: grace to wait for
 	next       uint32   // READ: bytes received so far
+	cut        wire.PSN // READ: where the older of two outstanding requests ends
 	opcode     WROpcode
 	flags      SendFlags
 	nsge       uint8
@@ -120,6 +121,7 @@ type sendEntry struct {
 	reason     Reason
 	state      entryState
 	flush      uint8
+	asked      uint8 // requests of an answered operation outstanding
 	inline     bool
 }
 
