@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,11 +180,12 @@ func (k *Keys) checks(rounds, keys int) error {
 	k.CheckNs["1"], k.CheckNs["1k_hot"] = one1, hot1
 	k.CheckNs["1k_far"], k.CheckNs["1m_random"] = far1, random
 	k.RandomOverChase = random / k.ChaseNs
-	return k.storms(rounds, 4*keys, t, hots)
+	return k.storms(rounds, 32*keys, t, hots)
 }
 
-// storms measures the check of hot keys with the other core idle, busy, and storming. The best of
-// stretches does not do here, for a storm might pause: it is the best of long rounds.
+// storms measures the check of hot keys with the other core idle, busy, and storming, in rounds long
+// enough for the storm to run. A round in which it hardly did, because other programs had its core,
+// does not count.
 func (k *Keys) storms(rounds, checks int, t *keyTable, keys []mr.Key) error {
 	own, err := newKeyTable(16)
 	if err != nil {
@@ -201,25 +203,34 @@ func (k *Keys) storms(rounds, checks int, t *keyTable, keys []mr.Key) error {
 		t.grace.Leave(0)
 		return float64(time.Since(start).Nanoseconds()) / float64(checks)
 	}
+	var ns, rates [2][]float64
 	for range rounds {
 		lower(&k.Storm.Calm, round())
-		for _, storm := range []*keyTable{own, t} {
+		for i, storm := range []*keyTable{own, t} {
 			p, err := newPairs(storm.tab, storm.grace, storm.storm, 1, 1)
 			if err != nil {
 				return err
 			}
-			ns, rate := inStorm(p, round)
+			n, rate := inStorm(p, round)
 			p.close()
-			if storm == own {
-				lower(&k.Storm.Busy, ns)
-				continue
-			}
-			lower(&k.Storm.Storm, ns)
-			k.Storm.Pairs = max(k.Storm.Pairs, rate)
+			ns[i], rates[i] = append(ns[i], n), append(rates[i], rate)
 		}
 	}
-	k.Storm.Ratio = k.Storm.Storm / k.Storm.Calm
+	k.Storm.Busy, _ = inFullStorm(ns[0], rates[0])
+	k.Storm.Storm, k.Storm.Pairs = inFullStorm(ns[1], rates[1])
+	k.Storm.Ratio, k.Storm.Alone = k.Storm.Storm/k.Storm.Calm, k.Storm.Storm/k.Storm.Busy
 	return nil
+}
+
+// inFullStorm is the best of the rounds in which the storm had at least half its best rate.
+func inFullStorm(ns, rates []float64) (best, rate float64) {
+	rate = slices.Max(rates)
+	for i, n := range ns {
+		if rates[i] >= rate/2 {
+			lower(&best, n)
+		}
+	}
+	return best, rate
 }
 
 // inStorm runs a round while another thread registers and invalidates, and returns the round's

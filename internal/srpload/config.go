@@ -45,7 +45,7 @@ const (
 	maxDepth    = 1024
 	warmUp      = 200 * time.Millisecond
 	page        = 4096
-	slotBytes   = MaxSize + 2*page // memory of one I/O
+	slotBytes   = MaxSize + 2*page // memory of the largest I/O
 	maxSegs     = slotBytes/page + 1
 	patternLen  = 4 << 20
 )
@@ -128,6 +128,17 @@ func (c *Config) validate() error {
 	}
 	return nil
 }
+
+// largest is the size of the largest I/O.
+func (c *Config) largest() int {
+	if c.Size != 0 {
+		return c.Size
+	}
+	return MaxSize
+}
+
+// slotLen is the memory of one slot of the initiator: whole pages, with room for an unaligned list.
+func (c *Config) slotLen() int { return (c.largest()+page-1)/page*page + 2*page }
 
 // remoteInv says whether the target invalidates the key of I/O n.
 func (c *Config) remoteInv(n uint64) bool {

@@ -61,7 +61,7 @@ func window(dst, list [][]byte, off, n int) [][]byte {
 	return dst
 }
 
-// scatter appends an unaligned list of n bytes inside mem (slotBytes long) to dst: pages of which
+// scatter appends an unaligned list of n bytes inside mem (two pages longer than the largest) to dst: pages of which
 // the first and the last are cut, or now and then pieces of any length with gaps between them.
 func scatter(dst [][]byte, mem []byte, n int, r *rng) [][]byte {
 	if r.below(4) == 0 {

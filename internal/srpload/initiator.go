@@ -12,7 +12,7 @@ import (
 // initiator keeps Depth I/Os of each channel in work.
 type initiator struct {
 	*endpoint
-	arena    []byte // slotBytes for each slot: what arrives
+	arena    []byte // what arrives, slot by slot
 	channels []*channel
 	rng      rng
 	started  uint64 // I/Os, ever
@@ -57,12 +57,13 @@ func newInitiator(e *endpoint) (*initiator, error) {
 	if err := e.create(answerBytes); err != nil {
 		return nil, err
 	}
-	in.arena = make([]byte, e.cfg.Channels*e.cfg.Depth*slotBytes)
+	n := e.cfg.slotLen()
+	in.arena = make([]byte, e.cfg.Channels*e.cfg.Depth*n)
 	for i := range e.cfg.Channels {
 		ch := &channel{index: i, slots: make([]slot, e.cfg.Depth)}
 		for j := range ch.slots {
-			at := (i*e.cfg.Depth + j) * slotBytes
-			ch.slots[j].mem = in.arena[at : at+slotBytes]
+			at := (i*e.cfg.Depth + j) * n
+			ch.slots[j].mem = in.arena[at : at+n]
 			clear(ch.slots[j].mem) // touch every page now
 			ch.idle = append(ch.idle, j)
 		}
@@ -289,7 +290,7 @@ func (in *initiator) choose(ch *channel, s *slot) error {
 		s.off = uint32(r.below(patternLen - n + 1))
 	} else {
 		s.mr = s.in
-		s.off = uint32(r.below(slotBytes - n + 1))
+		s.off = uint32(r.below(len(s.mem) - n + 1))
 		s.segs = window(s.segs[:0], s.list, int(s.off), n)
 	}
 	if !in.cfg.Persistent {

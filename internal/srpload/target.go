@@ -11,7 +11,7 @@ import (
 // target serves commands until it is told that there will be no more.
 type target struct {
 	*endpoint
-	data  *verbs.MR // where READs go: slotBytes for each slot
+	data  *verbs.MR // where READs go, slot by slot
 	from  *verbs.MR // the pattern, from which WRITEs go
 	list  [][]byte  // of the pattern, as the initiator has mapped it once
 	slots [][]ioState
@@ -32,7 +32,7 @@ func newTarget(e *endpoint) (*target, error) {
 	}
 	var err error
 	n := e.cfg.Channels * e.cfg.Depth
-	if t.data, err = e.pd.RegMR(make([]byte, n*MaxSize), verbs.LocalWrite); err != nil {
+	if t.data, err = e.pd.RegMR(make([]byte, n*e.cfg.largest()), verbs.LocalWrite); err != nil {
 		return nil, err
 	}
 	clear(t.data.Bytes()) // touch every page now
@@ -99,7 +99,7 @@ func (t *target) command(channel, buf int) error {
 	if err := t.postRecv(channel, buf); err != nil {
 		return err
 	}
-	if int(c.slot) >= t.cfg.Depth || c.size < MinSize || c.size > MaxSize ||
+	if int(c.slot) >= t.cfg.Depth || c.size < MinSize || int(c.size) > t.cfg.largest() ||
 		int(c.off)+int(c.size) > patternLen {
 		return t.failure(fmt.Sprintf("channel %d: a command that makes no sense: %+v", channel, c))
 	}
@@ -127,7 +127,7 @@ func (t *target) command(channel, buf int) error {
 // place is the memory of an I/O's slot.
 func (t *target) place(channel int, io *ioState) verbs.SGE {
 	slot := channel*t.cfg.Depth + int(io.slot)
-	return t.data.SGE(slot*MaxSize, int(io.size))
+	return t.data.SGE(slot*t.cfg.largest(), int(io.size))
 }
 
 // read compares what a READ has brought.
@@ -139,7 +139,7 @@ func (t *target) read(channel, slot int) error {
 	} else {
 		t.segs = window(t.segs[:0], t.list, int(io.off), int(io.size))
 	}
-	at := (channel*t.cfg.Depth + slot) * MaxSize
+	at := (channel*t.cfg.Depth + slot) * t.cfg.largest()
 	got := t.data.Bytes()[at : at+int(io.size)]
 	t.spoil(got)
 	t.report.Mismatches += uint64(differ(t.segs, got))
