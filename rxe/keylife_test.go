@@ -76,3 +76,128 @@ func TestRepeatedReadOfDeadKey(t *testing.T) {
 		length: 8}), firstPSN.Add(4), wire.NAKRemoteAccess)
 	p.state(rxe.StateErr)
 }
+
+// graceWorld is an owner with three fast regions in force, whose second shard is in the middle of a
+// batch until it is let go.
+type graceWorld struct {
+	*attack
+	regions []*fast
+	other   *rxe.Shard
+}
+
+func newGraceWorld(t testing.TB, hold bool) *graceWorld {
+	p := newPair(t, pairConfig{node: sim.NodeConfig{Shards: 3}, conn: sim.ConnAttr{PMTU: 4096, Timeout: 16}})
+	x := &graceWorld{attack: &attack{pair: p, m: newFast(t, p.b, 4), listA: pages(4, 0xaa)},
+		other: p.b.n.Dev.Shards()[1]}
+	for range 3 {
+		m := newFast(t, p.b, 4)
+		m.mapSG(x.listA)
+		m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+		x.regions = append(x.regions, m)
+	}
+	x.done(3)
+	x.b.n.Sleep(1, true)
+	if hold {
+		x.other.Enter()
+	}
+	return x
+}
+
+// TestGraceHoldsCompletionsOnly: while an invalidation waits for a shard, what is behind it in its
+// queue executes, other queues of its shard complete, and only its queue's completions wait; in
+// order, once the last shard has passed.
+func TestGraceHoldsCompletionsOnly(t *testing.T) {
+	x := newGraceWorld(t, true)
+	x.m.mapSG(x.listA)
+	x.a.recv(t, 1, x.a.mem.SGE(0, 64))
+	x.regions[0].inv(10, x.regions[0].key, rxe.SendSignaled)
+	x.regions[1].inv(11, x.regions[1].key, rxe.SendSignaled)
+	x.m.reg(12, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+	x.b.send(t, rxe.SendWR{ID: 13, Opcode: rxe.WRSend, SGEs: []rxe.SGE{x.b.mem.SGE(0, 8)}})
+	x.f.Run(x.f.Now() + 1_000_000)
+	for i, m := range x.regions[:2] {
+		if s := m.tab.Lookup(m.key.Index()).State; s != mr.StateFree {
+			t.Errorf("region %d is %v: its invalidation has not executed", i, s)
+		}
+	}
+	if s := x.m.tab.Lookup(x.m.key.Index()).State; s != mr.StateValid {
+		t.Errorf("REG_MR behind the invalidations has not executed: %v", s)
+	}
+	wantStatus(t, x.wait(x.a, 1)[0], rxe.WCSuccess)                  // the SEND has arrived
+	x.wantProbe(rxe.WRRDMAWrite, x.m.key, fastVA, 64, rxe.WCSuccess) // other queues of the shard
+	x.wantProbe(rxe.WRRDMARead, x.regions[2].key, fastVA, 64, rxe.WCSuccess)
+	if n := x.b.cq.Len(); n != 0 {
+		t.Fatalf("%d completions while a shard may hold the old views", n)
+	}
+	x.other.Leave()
+	x.b.n.Sleep(1, false)
+	for i, c := range x.wait(x.b, 4) {
+		if wantStatus(t, c, rxe.WCSuccess); int(c.WRID) != 10+i {
+			t.Errorf("completion %d is of %d", i, c.WRID)
+		}
+	}
+}
+
+// TestSleepersDoNotHoldGrace: shards that are asleep, or that nobody has ever driven, are not waited
+// for.
+func TestSleepersDoNotHoldGrace(t *testing.T) {
+	x := newGraceWorld(t, false)
+	x.b.n.Sleep(2, true)
+	x.regions[0].inv(10, x.regions[0].key, rxe.SendSignaled)
+	x.done(1)
+}
+
+// TestInvalidationsShareGrace: invalidations of a batch begin two epochs at most, the one that
+// somebody waits for and the one behind it.
+func TestInvalidationsShareGrace(t *testing.T) {
+	x := newGraceWorld(t, false)
+	g := x.b.n.Dev.Grace()
+	before := g.Start()
+	for range 10 {
+		for _, m := range x.regions {
+			m.inv(10, m.key, 0)
+			m.key = m.key.Inc()
+			m.reg(11, fastVA, 16384, sim.AllAccess, 0)
+		}
+	}
+	x.regions[0].inv(12, x.regions[0].key, rxe.SendSignaled)
+	x.done(1)
+	if n := g.Start() - before - 1; n > 2 {
+		t.Errorf("31 invalidations took %d epochs", n)
+	}
+}
+
+// TestRetransmitWithDeadLKey: what is sent again is read again: a WRITE whose own region was
+// invalidated meanwhile, on another queue, completes with a local protection error.
+func TestRetransmitWithDeadLKey(t *testing.T) {
+	x := newAttack(t)
+	local := newFast(t, x.b, 4)
+	local.mapSG(x.listA)
+	local.reg(1, fastVA, 16384, mr.LocalWrite, rxe.SendSignaled)
+	x.done(1)
+	lost := 0
+	x.f.SetFaults(sim.Faults{Script: func(_ uint64, from, _ *sim.Node, _ []byte) sim.Verdict {
+		if from == x.b.n && lost == 0 {
+			lost++
+			return sim.Drop
+		}
+		return sim.Pass
+	}})
+	x.b.send(t, rxe.SendWR{ID: 2, Opcode: rxe.WRRDMAWrite, RemoteAddr: x.a.mem.Addr, RKey: x.a.mem.Key,
+		SGEs: []rxe.SGE{{Addr: fastVA, Length: 64, LKey: local.key}}})
+	x.f.Run(x.f.Now() + 100_000)
+	q, cq := x.qp(x.b, 0)
+	peer, _ := x.qp(x.a, 0)
+	x.ok(sim.Connect(x.b.n, q, x.a.n, peer, sim.ConnAttr{}))
+	x.m.post(q, rxe.SendWR{ID: 3, Opcode: rxe.WRLocalInv, RKey: local.key, Flags: rxe.SendSignaled})
+	var c [1]rxe.CQE
+	x.f.RunUntil(x.f.Now()+1_000_000, func() bool { return cq.Poll(c[:]) == 1 })
+	wantStatus(t, c[0], rxe.WCSuccess)
+	got := x.wait(x.b, 1)[0]
+	if wantStatus(t, got, rxe.WCLocProtErr); got.WRID != 2 || lost != 1 {
+		t.Errorf("completion %+v, %d frames lost", got, lost)
+	}
+	if count(x.a.mem.Buf[:64], 0xaa) == 64 {
+		t.Error("the dead region was read")
+	}
+}
