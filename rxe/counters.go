@@ -72,6 +72,42 @@ func (c *Counters) Add(o *Counters) {
 	}
 }
 
+// Counter is one of the Counters under its name.
+type Counter struct {
+	Name  string // Linux rxe's where it has one: sent_pkts, out_of_seq_request, …
+	Label string // of drops and key_faults: the reason in words
+	Value uint64
+}
+
+// List returns all counters with their names, the labelled ones once for each label.
+func (c *Counters) List() []Counter {
+	list := []Counter{
+		{"sent_pkts", "", c.SentPkts}, {"rcvd_pkts", "", c.RcvdPkts},
+		{"sent_bytes", "", c.SentBytes}, {"rcvd_bytes", "", c.RcvdBytes},
+		{"duplicate_request", "", c.DuplicateRequest},
+		{"out_of_seq_request", "", c.OutOfSeqRequest},
+		{"rcvd_rnr_err", "", c.RcvdRNRErr}, {"send_rnr_err", "", c.SendRNRErr},
+		{"rcvd_seq_err", "", c.RcvdSeqErr}, {"ack_deferred", "", c.AckDeferred},
+		{"retry_exceeded_err", "", c.RetryExceededErr},
+		{"retry_rnr_exceeded_err", "", c.RetryRNRExceededErr},
+		{"completer_retry_err", "", c.CompleterRetryErr}, {"send_err", "", c.SendErr},
+		{"rdma_sends", "", c.RDMASends}, {"rdma_recvs", "", c.RDMARecvs},
+		{"retransmits", "", c.Retransmits}, {"timeouts", "", c.Timeouts},
+		{"handovers", "", c.Handovers}, {"loopbacks", "", c.Loopbacks},
+		{"naks_sent", "", c.NAKsSent}, {"naks_rcvd", "", c.NAKsRcvd},
+		{"cq_overflows", "", c.CQOverflows}, {"events_lost", "", c.EventsLost},
+		{"grace_stalls", "", c.GraceStalls}, {"local_ops", "", c.LocalOps},
+		{"window_halved", "", c.WindowHalved},
+	}
+	for r, n := range c.Drops {
+		list = append(list, Counter{"drops", Reason(r).String(), n})
+	}
+	for f, n := range c.KeyFaults {
+		list = append(list, Counter{"key_faults", mr.Fault(f).String(), n})
+	}
+	return list
+}
+
 // QPCounters are one QP's totals; take a copy while holding its shard.
 type QPCounters struct {
 	SentPkts, RcvdPkts   uint64

@@ -226,6 +226,29 @@ func TestReasonTexts(t *testing.T) {
 	}
 }
 
+// TestCounterNames: every counter is listed once, under a name of its own, rxe's among them.
+func TestCounterNames(t *testing.T) {
+	var c rxe.Counters
+	n := rxe.FillCounters(&c)
+	names, values := map[string]bool{}, map[uint64]bool{}
+	for _, x := range c.List() {
+		if names[x.Name+x.Label] || values[x.Value] || x.Name == "" {
+			t.Errorf("%+v is listed twice", x)
+		}
+		names[x.Name+x.Label], values[x.Value] = true, true
+	}
+	if len(values) != n {
+		t.Errorf("%d of %d counters listed", len(values), n)
+	}
+	for _, name := range []string{"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err",
+		"send_rnr_err", "rcvd_seq_err", "ack_deferred", "retry_exceeded_err", "retry_rnr_exceeded_err", "completer_retry_err",
+		"send_err", "rdma_sends", "rdma_recvs"} { // link_downed is the port's
+		if !names[name] {
+			t.Errorf("no %s", name)
+		}
+	}
+}
+
 // TestCountersAdd: the sum of counters takes every one of them.
 func TestCountersAdd(t *testing.T) {
 	var a, b rxe.Counters

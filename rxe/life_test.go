@@ -270,3 +270,60 @@ func TestAttributesKept(t *testing.T) {
 		t.Errorf("syndrome %#x", s.syn)
 	}
 }
+
+// TestCase12ErrorBetweenPackets: the QP is moved to ERR around a SEND, at every point where a driver can
+// do that: each receive completes once, the SEND is executed at most once.
+func TestCase12ErrorBetweenPackets(t *testing.T) {
+	toErr := func(p *rawPeer) {
+		p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateErr}, rxe.AttrState))
+	}
+	send := packet{op: wire.RCSendOnly, psn: firstPSN, ackReq: true, payload: fill(8, 1)}
+	for name, c := range map[string]struct {
+		run  func(p *rawPeer)
+		done int
+	}{
+		"before":         {func(p *rawPeer) { toErr(p); p.receive(send) }, 0},
+		"behind":         {func(p *rawPeer) { p.receive(send); toErr(p) }, 1},
+		"behind its ACK": {func(p *rawPeer) { p.receive(send); p.transmit(1); toErr(p); p.receive(send) }, 1},
+	} {
+		p := qpIn(t, rxe.StateRTS, rawConfig{recvWR: 16})
+		for i := uint64(0); i < 10; i++ {
+			p.recv(i, 100)
+		}
+		c.run(p)
+		for range 5 {
+			p.receive(send)
+			p.run()
+		}
+		ok := 0
+		for i, w := range p.poll() {
+			if w.WRID != uint64(i) || w.Status != rxe.WCSuccess && w.Status != rxe.WCWRFlushErr {
+				t.Errorf("%s: completion %d: %+v", name, i, w)
+			}
+			if w.Status == rxe.WCSuccess {
+				ok++
+			}
+		}
+		if ok != c.done || p.q.RQ.Len() != 0 {
+			t.Errorf("%s: executed %d times, want %d; %d receives left", name, ok, c.done, p.q.RQ.Len())
+		}
+	}
+}
+
+// TestDatagramPSNWraps: PSNs of datagrams wrap as others do, and nobody minds theirs.
+func TestDatagramPSNWraps(t *testing.T) {
+	p := qpIn(t, rxe.StateRTR, rawConfig{typ: rxe.UD})
+	p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateRTS, SQPSN: 0xffffff}, rxe.AttrState|rxe.AttrSQPSN))
+	wr := p.sendWR(1, 8)
+	wr.AH = p.ah(p.ours()).Num()
+	for _, want := range []wire.PSN{0xffffff, 0, 1} {
+		if s := one(t, p.post(wr)); s.psn != want {
+			t.Errorf("PSN %#x, want %#x", s.psn, want)
+		}
+	}
+	for i, psn := range []wire.PSN{5, 5, 0xffffff, 3} {
+		p.recv(uint64(i), 100)
+		p.inject(p.datagram(psn, 8))
+	}
+	p.wantWC("1:success", "1:success", "1:success", "0:success", "1:success", "2:success", "3:success")
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -286,4 +287,61 @@ func TestCase85UnknownQPType(t *testing.T) {
 			t.Errorf("type %d accepted", typ)
 		}
 	}
+}
+
+// TestCase54LinkDown: the link goes down under load and stays down: retries run out, everything posted
+// completes, nothing hangs; and it is counted.
+func TestCase54LinkDown(t *testing.T) {
+	l := nettest.New(t, nettest.Config{})
+	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	connect(t, a, b, ConnOptions{Timeout: 10, RetryCnt: 2})
+	for i := range 100 {
+		a.recv(uint64(1000+i), a.mr.SGE(0, 64))
+		a.send(SendWR{WRID: uint64(i), Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 60000)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+		if i == 50 {
+			setLink(t, l.A, false)
+		}
+	}
+	var failed, flushed int
+	for _, c := range a.wait(200) {
+		switch c.Status {
+		case WCRetryExcErr:
+			failed++
+		case WCWRFlushErr:
+			flushed++
+		case WCSuccess:
+		default:
+			t.Errorf("completion %+v", c)
+		}
+	}
+	if failed != 1 || flushed < 100 || a.qp.State() != StateErr {
+		t.Errorf("%d retries exceeded, %d flushed, QP in %v", failed, flushed, a.qp.State())
+	}
+	awaitEvent(t, a.c, EventPortErr)
+	if n := a.c.Stats().LinkDowned; n != 1 {
+		t.Errorf("link_downed %d", n)
+	}
+	if err := a.c.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// TestCase63WithoutIPv6: a namespace without IPv6 works over IPv4. Case65: any namespace does.
+func TestCase63WithoutIPv6(t *testing.T) {
+	l := nettest.New(t, nettest.Config{})
+	for _, n := range []*nettest.Namespace{l.A, l.B} {
+		n.Do(func() {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	for _, g := range a.c.GIDs() {
+		if !g.GID.IsIPv4() {
+			t.Errorf("GID %v", g)
+		}
+	}
+	connect(t, a, b, ConnOptions{})
+	testSend(t, a, b, 10000)
 }

@@ -37,6 +37,7 @@ type eventQueue struct {
 	mu    sync.Mutex
 	list  []AsyncEvent
 	lost  uint64
+	downs uint64        // port errors
 	ready chan struct{} // holds a token while list is not empty
 }
 
@@ -44,6 +45,9 @@ func (q *eventQueue) init() { q.ready = make(chan struct{}, 1) }
 
 func (q *eventQueue) put(e AsyncEvent) {
 	q.mu.Lock()
+	if e.Type == EventPortErr {
+		q.downs++
+	}
 	if len(q.list) < maxEvents {
 		q.list = append(q.list, e)
 	} else {

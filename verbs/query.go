@@ -168,6 +168,8 @@ type Stats struct {
 	BPF    bpf.Stats // verdicts of the steering program
 	// EventsLost counts asynchronous events that nobody took in time.
 	EventsLost uint64
+	// LinkDowned counts how often the port went down.
+	LinkDowned uint64
 }
 
 // ShardStats are those of one shard.
@@ -193,7 +195,7 @@ func (c *Context) Stats() Stats {
 		st.BPF, _ = c.prog.Stats()
 	}
 	c.events.mu.Lock()
-	st.EventsLost = c.events.lost
+	st.EventsLost, st.LinkDowned = c.events.lost, c.events.downs
 	c.events.mu.Unlock()
 	return st
 }
