@@ -123,7 +123,8 @@ func (c *Context) steer() error {
 	return nil
 }
 
-// Socket sizes for interfaces with rings of their own. On veth, xdp's defaults are best.
+// Socket sizes for all interfaces but veth, where xdp's defaults are best: NICs have rings of their
+// own, and what is behind a tap sends in bursts that nothing holds back.
 const (
 	nicFillDepth = 2048
 	nicTXFrames  = 2048
@@ -140,7 +141,7 @@ func (c *Context) socketConfig(i int) xdp.Config {
 		RXRing: f.RingSize, FillRing: f.RingSize, TXRing: f.RingSize, CompletionRing: f.RingSize,
 		ZeroCopy: f.ZeroCopy,
 	}
-	if c.link.Kind == "device" {
+	if c.link.Kind != "veth" {
 		setDefault(&s.FillDepth, nicFillDepth)
 		setDefault(&s.TXFrames, nicTXFrames)
 		setDefault(&s.InFlight, nicInFlight)
