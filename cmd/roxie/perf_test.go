@@ -20,11 +20,12 @@ import (
 
 	"github.com/roxie-rdma/roxie/internal/lab"
 	"github.com/roxie-rdma/roxie/internal/perf"
+	"github.com/roxie-rdma/roxie/internal/srpload"
 )
 
 // TestMain lets the test binary be one end of a lab's pair, which runs this program.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == perf.ChildCommand {
+	if len(os.Args) > 1 && (os.Args[1] == perf.ChildCommand || os.Args[1] == srpload.ChildCommand) {
 		main()
 		return
 	}
