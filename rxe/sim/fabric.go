@@ -12,13 +12,14 @@ type Config struct {
 	Latency rxe.Time // one way, default 2 µs
 	Spread  rxe.Time // random addition to each step and frame, default 500 ns; keeps order
 	Burst   int      // frames sent together that also arrive together, on average; default 1
+	Pace    rxe.Time // a shard rests so long between two steps, so that work gathers; default 0
 	Faults  Faults
 	RxRing  int // frames a shard's receive ring holds, default 512
 	TxRing  int // frames of a shard on their way before it must wait for completions, 0 = no limit
 
-	// Straddle is the probability that the other shards of a node run between a responder's key check
-	// and the copy it allowed, as they do on other cores.
-	Straddle float64
+	// Straddle, if set, is asked each time a shard of n is between a responder's key check and the copy
+	// it allowed. When it is true the other shards of n run there, as they do on other cores.
+	Straddle func(n *Node, shard int) bool
 
 	// Tap, if set, sees every frame that a shard sends, before the faults. to is nil when nobody has
 	// the destination address, or when many have it.
@@ -41,6 +42,7 @@ type Fabric struct {
 	nodes  []*Node
 	ports  []*port
 	events eventHeap
+	steps  portHeap
 	seq    uint64
 	items  []item
 	spare  []uint32 // free items
@@ -49,14 +51,14 @@ type Fabric struct {
 	Stats  Stats
 }
 
-// item is what an event refers to, beyond the ports: a train or a call.
+// item is what an event refers to: a train or a call.
 type item struct {
 	train *train
 	call  func()
 }
 
-// maxPorts is how many shards a fabric has at most: event items below it are ports.
-const maxPorts = 1 << 12
+// maxPorts is how many shards a fabric has at most.
+const maxPorts = 1 << 16
 
 // New makes an empty fabric at time 0.
 func New(cfg Config) *Fabric {
@@ -105,25 +107,28 @@ func (f *Fabric) push(at rxe.Time, it item) {
 		i = uint32(len(f.items))
 		f.items = append(f.items, it)
 	}
-	if i+maxPorts > itemMask {
+	if i > itemMask {
 		panic("sim: too many events at once")
 	}
-	f.pushEvent(at, i+maxPorts)
-}
-
-func (f *Fabric) pushEvent(at rxe.Time, i uint32) {
 	f.seq++
 	f.events.push(event{max(at, f.now), f.seq<<itemBits | uint64(i)})
 }
 
 // schedule makes sure that p steps at or before at.
 func (f *Fabric) schedule(p *port, at rxe.Time) {
-	at = max(at, f.now)
-	if at >= p.next {
+	at = max(at, f.now, p.rested)
+	if at >= p.next || p.asleep {
 		return
 	}
-	p.next = at
-	f.pushEvent(at, p.num)
+	f.seq++
+	p.next, p.order = at, f.seq<<itemBits
+	f.steps.move(p)
+}
+
+// unschedule takes back what schedule has planned.
+func (f *Fabric) unschedule(p *port) {
+	p.next = rxe.Never
+	f.steps.remove(p)
 }
 
 // Kick schedules every shard of n that has something to do: after posting work.
@@ -153,32 +158,47 @@ func (f *Fabric) RunUntil(until rxe.Time, done func() bool) bool {
 		if done() {
 			return true
 		}
-		if len(f.events.e) == 0 || f.events.e[0].at > until {
-			if until != rxe.Never {
-				f.now = max(f.now, until)
-			}
+		if !f.advance(until) {
 			return false
 		}
-		e := f.events.pop()
-		f.now = e.at
-		i := uint32(e.key & itemMask)
-		if i < maxPorts {
-			if p := f.ports[i]; p.next == e.at { // else superseded
-				p.next = rxe.Never
-				f.step(p)
-			}
-			continue
-		}
-		i -= maxPorts
-		it := f.items[i]
-		f.items[i] = item{}
-		f.spare = append(f.spare, i)
-		if it.train != nil {
-			f.arrive(it.train)
-		} else {
-			it.call()
+	}
+}
+
+// advance lets the next thing happen, if that is not after until.
+func (f *Fabric) advance(until rxe.Time) bool {
+	at, isStep := rxe.Never, false
+	if len(f.events.e) > 0 {
+		at = f.events.e[0].at
+	}
+	if len(f.steps.p) > 0 {
+		p := f.steps.p[0]
+		if p.next < at || p.next == at && p.order < f.events.e[0].key {
+			at, isStep = p.next, true
 		}
 	}
+	if at > until || at == rxe.Never {
+		if until != rxe.Never {
+			f.now = max(f.now, until)
+		}
+		return false
+	}
+	f.now = at
+	if isStep {
+		p := f.steps.p[0]
+		f.unschedule(p)
+		f.step(p)
+		return true
+	}
+	i := uint32(f.events.pop().key & itemMask)
+	it := f.items[i]
+	f.items[i] = item{}
+	f.spare = append(f.spare, i)
+	if it.train != nil {
+		f.arrive(it.train)
+	} else {
+		it.call()
+	}
+	return true
 }
 
 func (f *Fabric) jitter() rxe.Time { return rxe.Time(f.rng.Intn(int(f.cfg.Spread))) }

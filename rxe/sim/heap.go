@@ -2,8 +2,11 @@ package sim
 
 import "github.com/roxie-rdma/roxie/rxe"
 
-// event is a moment: a shard's step, a train's arrival or a call. Events of one moment happen in the
-// order in which they were scheduled.
+// Events happen in the order of their times; those of one moment in the order in which they were
+// scheduled. There are two heaps with four children a node: one of trains and calls, and one of
+// ports, whose steps are often moved.
+
+// event is a train's arrival or a call.
 type event struct {
 	at  rxe.Time
 	key uint64 // sequence number << itemBits | item
@@ -16,7 +19,6 @@ const (
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.key < o.key }
 
-// eventHeap is a heap with four children a node.
 type eventHeap struct{ e []event }
 
 func (h *eventHeap) push(x event) {
@@ -63,4 +65,70 @@ func (h *eventHeap) pop() event {
 		e[i] = x
 	}
 	return top
+}
+
+// portHeap orders the ports that have a step to do by port.next.
+type portHeap struct{ p []*port }
+
+func (p *port) before(o *port) bool {
+	return p.next < o.next || p.next == o.next && p.order < o.order
+}
+
+// move puts p where its time now belongs, and adds it if it is not there.
+func (h *portHeap) move(p *port) {
+	if p.place < 0 {
+		p.place = len(h.p)
+		h.p = append(h.p, p)
+	}
+	i := p.place
+	for i > 0 {
+		up := (i - 1) / 4
+		if !p.before(h.p[up]) {
+			break
+		}
+		h.set(i, h.p[up])
+		i = up
+	}
+	h.set(i, p)
+	h.sink(i)
+}
+
+func (h *portHeap) set(i int, p *port) { h.p[i], p.place = p, i }
+
+func (h *portHeap) sink(i int) {
+	p := h.p[i]
+	for {
+		c := 4*i + 1
+		if c >= len(h.p) {
+			break
+		}
+		best := c
+		for end := min(c+4, len(h.p)); c+1 < end; {
+			if c++; h.p[c].before(h.p[best]) {
+				best = c
+			}
+		}
+		if !h.p[best].before(p) {
+			break
+		}
+		h.set(i, h.p[best])
+		i = best
+	}
+	h.set(i, p)
+}
+
+// remove takes p out, if it is there.
+func (h *portHeap) remove(p *port) {
+	i := p.place
+	if i < 0 {
+		return
+	}
+	p.place = -1
+	last := len(h.p) - 1
+	moved := h.p[last]
+	h.p = h.p[:last]
+	if i < last {
+		h.p[i], moved.place = moved, i
+		h.move(moved)
+	}
 }

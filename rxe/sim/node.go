@@ -69,9 +69,9 @@ func (f *Fabric) AddNode(c NodeConfig) (*Node, error) {
 	}
 	dev.SetGIDs([]wire.GID{n.GID})
 	for _, s := range dev.Shards() {
-		p := &port{num: uint32(len(f.ports)), node: n, shard: s, next: rxe.Never,
+		p := &port{num: uint32(len(f.ports)), node: n, shard: s, next: rxe.Never, place: -1,
 			scratch: make([]byte, bufSize)}
-		if f.cfg.Straddle > 0 {
+		if f.cfg.Straddle != nil {
 			s.TestHook = func() { f.straddle(p) }
 		}
 		n.ports = append(n.ports, p)
@@ -98,10 +98,9 @@ func (n *Node) cuts(peer *Node) bool { return peer.id < len(n.cut) && n.cut[peer
 func (n *Node) Sleep(i int, asleep bool) {
 	p := n.ports[i]
 	if p.asleep = asleep; asleep {
-		p.next = -1 // no scheduled step is valid, none can be scheduled
+		n.fabric.unschedule(p)
 		return
 	}
-	p.next = rxe.Never
 	n.fabric.schedule(p, n.fabric.now)
 }
 

@@ -21,6 +21,9 @@ type port struct {
 	rx      []frame
 	rxHead  int
 	next    rxe.Time // when a step is scheduled; Never = none
+	order   uint64   // of scheduling
+	place   int      // in the heap; -1 = not there
+	rested  rxe.Time // no step before
 	lastTx  rxe.Time // arrival of the last frame sent: order is kept
 	open    []*train // of this step
 	asleep  bool
@@ -144,6 +147,7 @@ func (f *Fabric) room(p *port) (n int, ring bool) {
 func (f *Fabric) step(p *port) {
 	s := p.shard
 	p.busy = true
+	p.rested = f.now + f.cfg.Pace
 	s.Enter()
 	f.receive(p)
 	if s.Deadline() <= f.now {
@@ -359,7 +363,7 @@ func (f *Fabric) route(from *port, b []byte) *port {
 
 // straddle lets the other shards of a node run while one is between a key check and its copy.
 func (f *Fabric) straddle(p *port) {
-	if f.inside || !f.rng.Chance(f.cfg.Straddle) {
+	if f.inside || !f.cfg.Straddle(p.node, p.shard.ID) {
 		return
 	}
 	f.inside = true

@@ -77,6 +77,9 @@ func (e *end) finish(o *op) {
 	case o.kind.local():
 		e.finishKeyed(o)
 	}
+	if o.lease != nil && o.usesLease() {
+		o.lease.landed(o)
+	}
 	if o.freeing {
 		e.tgt.free(o.tgtEnd)
 	}
@@ -84,6 +87,9 @@ func (e *end) finish(o *op) {
 		e.dst.free(o.dstEnd)
 	}
 }
+
+// usesLease reports whether the operation goes through its region, and is not about it.
+func (o *op) usesLease() bool { return o.kind == RCWrite || o.kind == RCRead }
 
 // remote reports whether the connection crosses the fabric, where frames are seen.
 func (e *end) remote() bool { return e.h != e.peer.h }

@@ -26,6 +26,7 @@ type conn struct {
 	maxMsg int // bytes
 	small  int // percent of messages that are tiny
 	inline uint32
+	slow   bool // nothing holds it back but a timer
 
 	dying   bool // an error has come; no new work until it is made anew
 	buried  bool // and the QPs are gone
@@ -71,6 +72,7 @@ type end struct {
 	doubt   []op // flushed: executed or not
 	sqd     bool // the QP is in SQD
 	lastWQE bool // the SRQ gives this QP nothing more
+	risky   bool // a request of ours may be refused, for its region is taken away
 
 	// Responder.
 	expect  []message // that must come, oldest first
@@ -139,13 +141,15 @@ func (w *world) addConn(typ rxe.QPType) {
 		c.attr.Access = c.access
 	}
 	ha, hb := w.pick(), w.pick()
-	if r.Intn(4) != 0 {
-		for hb == ha {
-			hb = w.pick()
-		}
+	for hb == ha {
+		hb = w.pick()
+	}
+	if typ == rxe.RC && c.num == 2 { // inside a device; one is enough, for it is fast
+		hb = ha
 	}
 	c.a, c.b = w.newEnd(c, ha, 'a'), w.newEnd(c, hb, 'b')
 	c.a.peer, c.b.peer = c.b, c.a
+	c.slow = typ == rxe.UC || ha == hb
 	w.conns = append(w.conns, c)
 }
 
@@ -218,10 +222,9 @@ func (e *end) start(sq, rq wire.PSN) {
 	e.wc = wireState{next: sq, acked: sq.Add(wire.PSNMask), came: rq, said: rq.Add(wire.PSNMask),
 		naked: rq.Add(wire.PSNMask)}
 	e.held, e.stalled, e.failed, e.sqd, e.poison, e.attack = false, false, false, false, nil, 0
-	e.unsignaled, e.answered, e.lastWQE = 0, 0, false
+	e.unsignaled, e.answered, e.lastWQE, e.risky = 0, 0, false, false
 	e.expect, e.expectN = e.expect[:0], 0
 	e.doubt = e.doubt[:0]
-	e.grants = e.grants[:0]
 	e.tgt.reset()
 	e.dst.reset()
 }
@@ -245,9 +248,10 @@ func (e *end) topUp() {
 		}
 		return
 	}
-	if e.w.stopping {
+	switch {
+	case e.w.stopping:
 		e.windUp()
-	} else {
+	case !e.c.slow:
 		for e.room(1) && e.invent() {
 		}
 	}

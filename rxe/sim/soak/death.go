@@ -16,8 +16,8 @@ func (e *end) sendFailed(o *op, c *rxe.CQE) {
 	switch {
 	case o.bad && first && c.Status == o.want:
 		w.res.Attacks++
-	case c.Status == rxe.WCWRFlushErr && (!first || e.c.dying || e.peer.poison != nil || e.peer.mayKill()):
-	case first && c.Status == rxe.WCRemAccessErr && o.lease != nil && !o.kind.local() && o.lease.rude:
+	case c.Status == rxe.WCWRFlushErr && (!first || e.c.dying || e.peer.poison != nil || e.peer.risky):
+	case first && c.Status == rxe.WCRemAccessErr && o.lease != nil && o.usesLease() && o.lease.mayBeGone(o):
 	case first && c.Status == rxe.WCRetryExcErr && e.peer.wc.refused && w.faulty():
 		w.muffled++ // the NAK was lost, or came before an answer; the peer is in ERR and says no more
 	case first && c.Status == rxe.WCRetryExcErr && (w.lossy || e.c.severed || e.peer.failed || e.peer.poison != nil):
@@ -28,6 +28,9 @@ func (e *end) sendFailed(o *op, c *rxe.CQE) {
 	}
 	if o.kind.answered() {
 		e.answered--
+	}
+	if o.lease != nil && o.usesLease() {
+		o.lease.landed(o)
 	}
 	if !o.bad {
 		e.doubt = append(e.doubt, *o)
@@ -48,15 +51,8 @@ func (o *op) outcome() string {
 	return "succeed"
 }
 
-// mayKill reports whether something under way at e may end the peer's QP.
-func (e *end) mayKill() bool {
-	for _, l := range e.peer.leases {
-		if l.rude {
-			return true
-		}
-	}
-	return false
-}
+// mayBeGone reports whether the region may have gone before o was executed.
+func (l *lease) mayBeGone(o *op) bool { return l.rude || l.life.gone || l.life.num != o.life }
 
 // unharmed checks that an operation which failed has written nothing.
 func (e *end) unharmed(o *op) {
@@ -81,7 +77,7 @@ func (e *end) recvFailed(c *rxe.CQE, s *rslot) {
 		w.res.Attacks++
 		e.expectN++
 	case c.Status == rxe.WCWRFlushErr && (e.c.dying || e.failed || e.poison != nil || e.peer.poison != nil ||
-		e.mayKill() || e.peer.mayKill() || w.lossy):
+		e.risky || e.peer.risky || w.lossy):
 	default:
 		w.violate("%v: receive %d fails with %v (%v)", e, c.WRID, c.Status, c.Reason)
 		return
@@ -105,11 +101,17 @@ func (c *conn) die() {
 	for _, e := range []*end{c.a, c.b} {
 		for e.made != e.posted { // what was held back is never posted
 			e.made--
-			if o := e.op(e.made); o.list != 0 {
+			o := e.op(e.made)
+			if o.list != 0 {
 				e.h.n.Dev.Keys().Unstage(o.rkey.Index(), o.list)
 			}
+			if o.lease != nil && o.usesLease() {
+				o.lease.landed(o)
+			}
 		}
-		e.held = false
+		if e.held {
+			e.held, c.w.holder = false, nil
+		}
 	}
 	c.w.f.At(c.w.f.Now()+100, c.kill)
 }
@@ -206,8 +208,20 @@ func (c *conn) bury() {
 	}
 	c.buried = true
 	for _, e := range []*end{c.a, c.b} {
+		for len(e.grants) > 0 {
+			l := e.grants[0]
+			e.forget(l)
+			if l.own.peer != e {
+				l.handBack()
+			}
+		}
 		for _, l := range e.leases {
-			l.rude, l.asking, l.next = false, false, false
+			l.polite()
+			if l.user != nil {
+				l.user.forget(l)
+				l.user.risky = l.user.risky || l.flying > 0
+			}
+			l.asking, l.next, l.back = false, false, false
 			if l.state != leaseWaiting {
 				l.drop()
 			}

@@ -18,14 +18,14 @@ type host struct {
 	cqs     []*cqApp
 	ends    map[rxe.QPN]*end
 	rxqs    []*rxq
-	local   *region // the whole arena, for our own work requests
-	pool    *region // the sources, readable by peers
-	alien   *region // of the foreign domain
-	shared  uint32  // counter that all peers add 1 to
-
-	sharedReg *region
-	dead      []mr.Key
-	rnr       bool // no receives are posted
+	local   *region  // the whole arena, for our own work requests
+	pool    *region  // the sources, readable by peers
+	alien   *region  // of the foreign domain
+	shared  *region  // counter that all peers add 1 to
+	dead    []mr.Key // were in force, and are not
+	lent    []*lease // all regions that ends of this host lend
+	hot     int      // of them, taken away from under their users
+	rnr     bool     // no receives are posted
 
 	adds  uint64   // completed additions to the shared counter
 	slack uint64   // additions that may have been executed or not
@@ -52,11 +52,10 @@ func (w *world) addHost(v6 bool) {
 	h.pool = h.register(h.pd, pool, poolSize, 0x2000_0000+uint64(r.Intn(4096)), mr.RemoteRead)
 	alien := h.grow(256)
 	h.alien = h.register(h.foreign, alien, 256, h.addr(alien), sim.AllAccess)
-	h.shared = h.grow(8)
-	h.shared += -h.shared & 7
-	h.grow(8)
-	h.setWord(h.shared, 0)
-	h.sharedReg = h.register(h.pd, h.shared, 8, h.addr(h.shared), mr.LocalWrite|mr.RemoteAtomic)
+	at := h.grow(16)
+	at += -at & 7
+	h.setWord(at, 0)
+	h.shared = h.register(h.pd, at, 8, h.addr(at), mr.LocalWrite|mr.RemoteAtomic)
 	for i, k := 0, 1+r.Intn(3); i < k; i++ {
 		h.addCQ()
 	}
@@ -121,15 +120,15 @@ func (h *host) noteShared(v uint64) {
 		h.w.violate("shared counter of host %d returned %d twice", h.n.ID(), v)
 	}
 	h.seen[i] |= 1 << (v % 64)
-	putHost64(h.shadow[h.shared:], h.word(h.shared)) // compared with the sum at the end
+	putHost64(h.shadow[h.shared.off:], h.word(h.shared.off)) // compared with the sum at the end
 }
 
 func (h *host) lastChecks() {
-	if v := h.word(h.shared); v < h.adds || v > h.adds+h.slack {
+	if v := h.word(h.shared.off); v < h.adds || v > h.adds+h.slack {
 		h.w.violate("shared counter of host %d is %d after %d additions (%d more in doubt)", h.n.ID(), v,
 			h.adds, h.slack)
 	}
-	h.setWord(h.shared, h.word(h.shared))
+	h.setWord(h.shared.off, h.word(h.shared.off))
 	if at, ok := h.audit(); !ok {
 		_, got, want := h.dirt(at, 1)
 		h.w.violate("host %d: byte %#x of memory is %#02x, want %#02x: written from outside its use",
@@ -247,6 +246,28 @@ func (w *world) freshen() {
 		e.freshen()
 	}
 	w.dirty = w.dirty[:0]
+}
+
+// straddle decides whether other shards of a host run while one is between a check and its copy. Now
+// and then somebody takes away just the region that is being accessed.
+func (w *world) straddle(n *sim.Node, shard int) bool {
+	h := w.hosts[n.ID()]
+	u := w.r.Uint64()
+	if h.hot > 0 && u&1 == 0 {
+		return true
+	}
+	if u%64 > 1 {
+		return false
+	}
+	if u>>8&1 == 0 && !w.stopping {
+		for _, l := range h.lent {
+			if l.accessedOn(shard) && w.r.Intn(2) == 0 {
+				l.snatch()
+				break
+			}
+		}
+	}
+	return true
 }
 
 // straddled lets the applications of a host work while a shard is between a check and its copy.

@@ -46,9 +46,12 @@ type lease struct {
 	which  int
 
 	life   life
-	rude   bool // the owner takes it away without asking: what is under way may fail
+	user   *end // who uses it: the peer, or another end of its host, on another QP and shard
+	flying int  // operations of the user under way
+	back   bool // the user is through, and the peer is to say so once they have completed
+	rude   bool // it is taken away without asking: what is under way may fail
 	asking bool // the peer has posted its closing message
-	uses   int  // of the peer, left
+	uses   int  // of the user, left
 	next   bool // the life after this one is registered, held back in the queue
 	ahead  life
 }
@@ -87,6 +90,7 @@ func (e *end) addLeases() {
 		}
 		l.allocate()
 		e.leases = append(e.leases, l)
+		h.lent = append(h.lent, l)
 	}
 }
 
@@ -188,7 +192,7 @@ func (e *end) room(k uint32) bool { return e.made-e.done+k <= e.depth }
 
 // workLease opens a region that is idle, and takes away one that the peer is through with.
 func (e *end) workLease(l *lease) bool {
-	if !e.room(3) {
+	if !e.room(4) {
 		return false
 	}
 	r := e.w.r
@@ -207,12 +211,11 @@ func (e *end) workLease(l *lease) bool {
 		}
 		return true
 	case leaseOpen:
-		if l.kind == fastMR && !e.held && !e.peer.held && r.Intn(4) == 0 {
+		if l.kind == fastMR && !l.next && e.w.holder == nil && r.Intn(4) == 0 {
 			return l.prepare()
 		}
 		if !l.next && r.Intn(60) == 0 && !e.w.stopping {
-			l.rude = true
-			l.takeAway()
+			l.snatch()
 			return true
 		}
 	}
@@ -246,17 +249,57 @@ func (l *lease) open(x life) bool {
 		e.w.must(keys.Publish(v))
 	}
 	e.h.alive(x.key)
-	l.life, l.state = x, leaseOpening
-	l.rude, l.asking, l.next = false, false, false
+	l.begin(x)
 	l.announce()
 	return true
+}
+
+// begin makes x the life in force, as far as the application knows.
+func (l *lease) begin(x life) {
+	l.life, l.state = x, leaseOpening
+	l.user, l.flying = nil, 0
+	l.back, l.rude, l.asking, l.next = false, false, false, false
+}
+
+// snatch takes the region away while it is in use.
+func (l *lease) snatch() {
+	l.makeRude()
+	l.takeAway()
+	l.own.release()
+}
+
+func (l *lease) makeRude() {
+	if !l.rude {
+		l.rude = true
+		l.own.h.hot++
+	}
+	l.own.peer.risky = true
+	if l.user != nil {
+		l.user.risky = true
+	}
+}
+
+// polite ends what makeRude has begun.
+func (l *lease) polite() {
+	if l.rude {
+		l.rude = false
+		l.own.h.hot--
+	}
+}
+
+// accessedOn reports whether the region is in use through a QP of the shard, and could be taken away
+// by one of another.
+func (l *lease) accessedOn(shard int) bool {
+	e := l.own
+	return l.state == leaseOpen && l.flying > 0 && !l.next && !l.rude && !e.c.dying && !e.held && !e.stalled &&
+		e.room(1) && l.user.peer.q.Shard().ID == shard && e.q.Shard().ID != shard
 }
 
 // register maps x's memory, chooses its key and adds a REG_MR.
 func (l *lease) register(x *life) {
 	e := l.own
 	keys := e.h.n.Dev.Keys()
-	if e.w.r.Intn(8) != 0 {
+	if l.flying > 0 || e.w.r.Intn(2) == 0 { // what is under way must not reach the next life
 		l.key = l.key.Inc()
 	}
 	for e.h.attacked(l.key) {
@@ -293,6 +336,9 @@ func (l *lease) takeAway() {
 	l.state = leaseTaken
 	switch l.kind {
 	case fastMR, window2:
+		if l.kind == fastMR && !l.rude && e.room(2) && e.w.r.Intn(2) == 0 {
+			e.useOwn(l)
+		}
 		o := e.next(LocalInv)
 		o.lease, o.life, o.rkey, o.src = l, l.life.num, l.life.key, l.life.v
 		e.add(o)
@@ -311,13 +357,28 @@ func (l *lease) takeAway() {
 	}
 }
 
+// useOwn writes from our own region by its key, right before it is taken away: what is sent again must
+// still find it.
+func (e *end) useOwn(l *lease) {
+	x := &l.life
+	o := e.next(RCWrite)
+	o.n = 1 + uint32(e.w.r.Intn(int(x.n)))
+	if !e.target(o, o.n) {
+		return
+	}
+	at := uint32(e.w.r.Intn(int(x.n - o.n + 1)))
+	o.src = x.v.sub(at, o.n)
+	o.lkey, o.laddr = x.key, x.iova+uint64(at)
+	e.add(o)
+}
+
 // prepare puts LOCAL_INV, the next REG_MR and its announcement into the queue while the peer still
 // uses the region, and holds them back until it is through. What the application has changed on its
 // side meanwhile must not be visible.
 func (l *lease) prepare() bool {
 	e := l.own
 	e.release()
-	e.held = true
+	e.held, e.w.holder = true, e // one at a time: two could wait for each other
 	l.ahead = l.newLife()
 	if !l.clean(&l.ahead.v) {
 		return false
@@ -335,24 +396,26 @@ func (l *lease) prepare() bool {
 // letGo posts what prepare has held back.
 func (l *lease) letGo() {
 	e := l.own
-	l.life, l.state = l.ahead, leaseOpening
-	l.rude, l.asking, l.next = false, false, false
+	l.begin(l.ahead)
 	e.h.alive(l.life.key)
-	e.held = false
+	e.held, e.w.holder = false, nil
 	e.release()
 }
 
 // told takes what a message says about the region.
 func (l *lease) told(says word) {
+	if l.own.c.dying {
+		return // the region goes with the connection
+	}
 	switch says {
 	case saysOpen:
 		if l.state == leaseOpening {
 			l.state = leaseOpen
 		}
-		u := l.own.peer
-		u.grants = append(u.grants, l)
+		l.user = l.own.peer.deputy(l)
+		l.user.grants = append(l.user.grants, l)
 	case saysClose:
-		l.rude = false
+		l.polite()
 		switch {
 		case l.next:
 			l.letGo()
@@ -360,6 +423,24 @@ func (l *lease) told(says word) {
 			l.state = leaseClosed
 		}
 	}
+}
+
+// deputy picks who uses a region that was announced to e: e itself, or another end of its host that is
+// connected to the same one.
+func (e *end) deputy(l *lease) *end {
+	if l.kind == window2 || e.w.r.Intn(3) == 0 {
+		return e
+	}
+	conns := e.w.conns
+	for i, at := 0, e.w.r.Intn(len(conns)); i < len(conns); i++ {
+		c := conns[(at+i)%len(conns)]
+		for _, u := range []*end{c.a, c.b} {
+			if c.typ == rxe.RC && !c.dying && u.h == e.h && u.peer.h == l.own.h && u != l.own {
+				return u
+			}
+		}
+	}
+	return e
 }
 
 // useGrant makes an operation on the peer's region, or says that there will be none.
@@ -387,6 +468,10 @@ func (e *end) useGrant(l *lease) bool {
 		o.src, o.dst = e.h.source(n), mem
 	}
 	o.life = x.num
+	l.flying++
+	if l.rude {
+		e.risky = true
+	}
 	o.addr, o.rkey = x.iova+uint64(x.used), x.key
 	x.used += n
 	if x.gone && n > 0 { // we have not been told
@@ -398,22 +483,25 @@ func (e *end) useGrant(l *lease) bool {
 	return true
 }
 
-// closeGrant tells the owner that we are through, and may take the region away for it. The READs
-// before it are waited for.
+// closeGrant ends the use of a region. The peer of the owner then tells it, and may take the region
+// away for it: the READs before that are waited for.
 func (e *end) closeGrant(l *lease) bool {
 	if l.asking || !e.room(1) {
 		return false
 	}
-	l.asking = true
-	for i, g := range e.grants {
-		if g == l {
-			e.grants = append(e.grants[:i], e.grants[i+1:]...)
-			break
+	if e != l.own.peer {
+		e.forget(l)
+		l.back = true
+		if l.flying == 0 || e.w.r.Intn(4) == 0 && l.canBeSnatched() {
+			l.handBack()
 		}
+		return false
 	}
+	l.asking = true
+	e.forget(l)
 	k := RCSend
-	inv := (l.kind == fastMR || l.kind == window2) && !l.next && !l.rude &&
-		l.own.poison == nil && e.w.r.Intn(2) == 0
+	inv := (l.kind == fastMR || l.kind == window2) && !l.next && !l.rude && l.own.poison == nil &&
+		(l.flying > 0 && l.user != e || e.w.r.Intn(2) == 0)
 	if inv {
 		k = RCSendInv
 	}
@@ -421,6 +509,9 @@ func (e *end) closeGrant(l *lease) bool {
 	o.n = min(e.size(), 200)
 	o.src, o.lease = e.h.source(o.n), l
 	o.flags |= rxe.SendFence
+	if l.flying > 0 && l.user != e {
+		l.makeRude()
+	}
 	if inv {
 		o.imm = uint32(l.life.key)
 		l.state = leaseTaken // by the peer, when it arrives
@@ -428,6 +519,40 @@ func (e *end) closeGrant(l *lease) bool {
 	e.add(o)
 	e.expects(o, saysClose)
 	return true
+}
+
+// canBeSnatched reports whether the peer may take the region away while the user still works.
+func (l *lease) canBeSnatched() bool {
+	return l.kind == fastMR && l.state == leaseOpen && !l.next && !l.rude && l.own.poison == nil &&
+		!l.own.peer.c.dying && !l.own.w.stopping
+}
+
+func (e *end) forget(l *lease) {
+	for i, g := range e.grants {
+		if g == l {
+			e.grants = append(e.grants[:i], e.grants[i+1:]...)
+			return
+		}
+	}
+}
+
+// handBack lets the owner's peer close what its deputy has used.
+func (l *lease) handBack() {
+	l.back = false
+	if p := l.own.peer; !p.c.dying {
+		l.uses = 0
+		p.grants = append(p.grants, l)
+	}
+}
+
+// landed takes note of an operation through the region that has completed, well or not.
+func (l *lease) landed(o *op) {
+	if o.life != l.life.num {
+		return
+	}
+	if l.flying--; l.flying == 0 && l.back {
+		l.handBack()
+	}
 }
 
 // keyedWR fills in a work request that changes the key table.
@@ -475,16 +600,9 @@ func (l *lease) free() {
 // memory any more.
 func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 	e := l.own
-	u := e.peer
-	for i := u.done; i != u.made; i++ {
-		if o := u.op(i); o.lease == l && o.n > 0 && overlaps(v, o) {
-			u.freeze(o)
-		}
-	}
-	for i := range u.doubt {
-		if o := &u.doubt[i]; o.lease == l && o.n > 0 && overlaps(v, o) {
-			u.freeze(o)
-		}
+	e.peer.freezeAll(l, v)
+	if l.user != nil && l.user != e.peer {
+		l.user.freezeAll(l, v)
 	}
 	if !e.h.cleanAll(v) {
 		e.w.violate("%v: memory of a region has changed when %s completes", e, by)
@@ -497,6 +615,20 @@ func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 	}
 	if l.life.key != key || l.life.gone {
 		e.h.buried(key)
+	}
+}
+
+// freezeAll settles all operations of ours through a region that has gone.
+func (e *end) freezeAll(l *lease, v *vec) {
+	for i := e.done; i != e.made; i++ {
+		if o := e.op(i); o.lease == l && o.n > 0 && overlaps(v, o) {
+			e.freeze(o)
+		}
+	}
+	for i := range e.doubt {
+		if o := &e.doubt[i]; o.lease == l && o.n > 0 && overlaps(v, o) {
+			e.freeze(o)
+		}
 	}
 }
 

@@ -40,6 +40,8 @@ type op struct {
 	list     uint32 // REG_MR, BIND_MW: what was staged
 	bind     *bind
 	badKey   mr.Key // lkey of a work request that must fail for it
+	lkey     mr.Key // of our own region, which src lies in, at laddr
+	laddr    uint64
 	snap     []byte // READ: what it must bring, when the source has changed since
 }
 
@@ -121,7 +123,7 @@ func (e *end) add(o *op) {
 		o.flags |= rxe.SendSolicited
 	}
 	if k := o.kind; (k <= RCWriteImm || k == UCWrite || k == UCWriteImm || k == RCAtomicWrite) && o.n <= e.c.inline && u>>16&1 == 0 &&
-		o.badKey == 0 {
+		o.badKey == 0 && o.lkey == 0 {
 		o.flags |= rxe.SendInline
 	}
 	if o.kind.answered() {
@@ -302,7 +304,7 @@ func (e *end) inventAtomic(o *op) bool {
 	case RCFetchAdd:
 		o.add = r.Uint64()
 		if r.Intn(3) == 0 {
-			o.shared, o.add, at = true, 1, p.sharedReg
+			o.shared, o.add, at = true, 1, p.shared
 		}
 		o.after = o.orig + o.add
 	case RCCmpSwp:
@@ -355,7 +357,9 @@ func (e *end) post(i uint32) {
 	case UCSend, UCSendImm, UDSend, UDSendImm:
 		e.unreliableWR(wr, o, i)
 	default:
-		if o.flags&rxe.SendInline != 0 {
+		if o.lkey != 0 {
+			wr.SGEs = append(e.w.sges[:0], rxe.SGE{Addr: o.laddr, Length: o.n, LKey: o.lkey})
+		} else if o.flags&rxe.SendInline != 0 {
 			wr.Inline = e.inlineData(&o.src)
 		} else {
 			wr.SGEs = e.h.sge(&o.src)

@@ -19,6 +19,12 @@ type Options struct {
 	Tap func(now rxe.Time, from, to *sim.Node, frame []byte)
 }
 
+// What a call of roxie sim without flags does.
+const (
+	DefaultRuns    = 20
+	DefaultPackets = 50_000 // a run
+)
+
 // DefaultFaults are those of a run that asks for none.
 var DefaultFaults = sim.Faults{Drop: 0.01, Duplicate: 0.005, Reorder: 0.01, Corrupt: 0.002, Delay: 0.001}
 

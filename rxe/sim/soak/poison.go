@@ -53,17 +53,17 @@ var poisons = []poison{
 		return e.reach(o, mr.RemoteWrite|mr.RemoteAtomic)
 	}},
 	{"the region may not be read", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
-		p := e.peer.h.sharedReg
+		p := e.peer.h.shared
 		o.rkey, o.addr = p.key, p.iova
 		return e.reach(o, mr.RemoteRead)
 	}},
 	{"it ends one byte behind the region", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
 		o.rkey = e.tgtReg.key
-		o.addr = e.tgtReg.iova + uint64(e.tgtReg.n) - 7
+		o.addr, o.n = e.tgtReg.iova+uint64(e.tgtReg.n)-7, 8
 		return e.reach(o, anyAccess)
 	}},
 	{"it begins one byte before the region", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
-		o.rkey, o.addr = e.tgtReg.key, e.tgtReg.iova-1
+		o.rkey, o.addr, o.n = e.tgtReg.key, e.tgtReg.iova-1, 8
 		return e.reach(o, mr.RemoteWrite|mr.RemoteRead)
 	}},
 	{"its address wraps", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
@@ -71,6 +71,7 @@ var poisons = []poison{
 		return e.reach(o, mr.RemoteWrite|mr.RemoteRead)
 	}},
 	{"it leaves the window", rxe.WCRemAccessErr, 0, beyondWindow},
+	{"the window is bound to another QP", rxe.WCRemAccessErr, 0, strangeWindow},
 	{"a local key is wrong", rxe.WCLocProtErr, 0, func(e *end, o *op) bool {
 		o.kind = RCWrite
 		o.src = e.h.source(uint32(1 + e.w.r.Intn(64)))
@@ -151,8 +152,8 @@ var poisons = []poison{
 
 const anyAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
 
-// reach makes an operation that needs one of the rights and goes to o.addr by o.rkey. It is at least
-// 8 bytes long.
+// reach makes an operation that needs one of the rights and goes to o.addr by o.rkey. It is o.n bytes
+// long if that is not 0, and 8 at least.
 func (e *end) reach(o *op, rights mr.Access) bool {
 	r := e.w.r
 	if o.addr == 0 {
@@ -164,7 +165,9 @@ func (e *end) reach(o *op, rights mr.Access) bool {
 	for need[i]&rights == 0 || kinds[i] == RCFetchAdd && (e.c.access&mr.RemoteAtomic == 0 || o.addr%8 != 0) {
 		i = (i + 1) % 3
 	}
-	o.kind, o.n = kinds[i], uint32(8+r.Intn(min(e.c.maxMsg, 5000)))
+	if o.kind = kinds[i]; o.n == 0 {
+		o.n = uint32(8 + r.Intn(min(e.c.maxMsg, 5000)))
+	}
 	switch o.kind {
 	case RCWrite:
 		o.src = e.h.source(o.n)
@@ -182,7 +185,21 @@ func beyondWindow(e *end, o *op) bool {
 		if l.kind != window1 && l.kind != window2 || l.asking || l.rude || l.state != leaseOpen {
 			continue
 		}
-		o.rkey, o.addr = x.key, x.iova+uint64(x.n)-4
+		o.rkey, o.addr, o.n = x.key, x.iova+uint64(x.n)-7, 8
+		return e.reach(o, x.access&(mr.RemoteRead|mr.RemoteWrite))
+	}
+	return false
+}
+
+// strangeWindow goes through a type 2 window of another connection's.
+func strangeWindow(e *end, o *op) bool {
+	for _, l := range e.peer.h.lent {
+		x := &l.life
+		if l.kind != window2 || l.state != leaseOpen || l.own == e.peer || l.rude || l.own.c.dying {
+			continue
+		}
+		o.rkey, o.addr, o.n = x.key, x.iova, 8
+		e.attack = o.rkey
 		return e.reach(o, x.access&(mr.RemoteRead|mr.RemoteWrite))
 	}
 	return false
@@ -213,7 +230,7 @@ func (h *host) attacked(key mr.Key) bool {
 
 // inventPoison adds a work request that must fail, and with it the connection.
 func (e *end) inventPoison() bool {
-	if e.poison != nil || e.peer.poison != nil || e.held || !e.room(1) || e.mayKill() || e.peer.mayKill() {
+	if e.poison != nil || e.peer.poison != nil || e.held || !e.room(1) || e.risky || e.peer.risky {
 		return false
 	}
 	p := &poisons[e.w.r.Intn(len(poisons))]

@@ -117,16 +117,21 @@ func (w *world) trickle() {
 	if w.stopping || w.failed() {
 		return
 	}
-	for _, e := range w.loose {
-		for k := w.r.Intn(4); k > 0 && e.room(1); k-- {
+	if w.trickled*looseShare <= w.f.Stats.Packets {
+		e := w.loose[w.r.Intn(len(w.loose))]
+		for k := 1 + w.r.Intn(8); k > 0 && e.room(1) && !e.c.dying; k-- {
 			e.invent()
+			w.trickled++
 		}
 		e.release()
 	}
 	w.f.At(w.f.Now()+rxe.Time(w.r.Intn(trickleGap)), w.trickle)
 }
 
-const trickleGap = 20_000
+const (
+	trickleGap = 4_000
+	looseShare = 5 // packets to one of these messages
+)
 
 // numbered stores a letter's number where the work request will find it.
 func (e *end) numbered(x *letter) {
@@ -277,7 +282,7 @@ func (w *world) startUD() {
 	}
 	w.loose = append(w.loose, w.ud.ends...)
 	for _, c := range w.conns {
-		if c.typ == rxe.UC {
+		if c.slow {
 			w.loose = append(w.loose, c.a, c.b)
 		}
 	}

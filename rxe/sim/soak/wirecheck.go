@@ -17,6 +17,10 @@ type wireState struct {
 	acked   wire.PSN // highest that an acknowledgement or response, which was delivered, covers
 	silence rxe.Time // RNR: until then nothing may be sent
 
+	ends [endRing]wire.PSN // last PSN of each message, in order
+	sent uint32            // messages in ends so far
+	over uint32            // of them, acknowledged
+
 	// As responder.
 	came  wire.PSN // requests before it have been delivered, in order
 	said  wire.PSN // highest acknowledged
@@ -26,6 +30,9 @@ type wireState struct {
 
 	refused bool // a request, with the NAK that ends the connection
 }
+
+// endRing is more than a window holds.
+const endRing = 512
 
 // tap sees each frame when it is sent.
 func (w *world) tap(now rxe.Time, from, to *sim.Node, b []byte) {
@@ -78,11 +85,19 @@ func (e *end) requestSent(now rxe.Time, op wire.Opcode, psn wire.PSN, bth []byte
 	if now < s.silence {
 		e.w.violate("%v: sends PSN %#x %d ns before the end of an RNR wait", e, psn, s.silence-now)
 	}
+	i := op.Info()
+	if i.Flags&wire.FlagEnd != 0 && i.Flags&(wire.FlagSend|wire.FlagWrite) != 0 && bth[8]>>7 == 0 {
+		e.w.violate("%v: the last packet of a message, PSN %#x, asks for no ACK", e, psn)
+	}
 	switch d := psn.Diff(s.next); {
 	case d > 0:
 		e.w.violate("%v: sends PSN %#x, the next is %#x", e, psn, s.next)
 	case d == 0:
 		s.next = psn.Add(e.span(op, bth))
+		if i.Flags&(wire.FlagSend|wire.FlagWrite) == 0 || i.Flags&wire.FlagEnd != 0 {
+			s.ends[s.sent%endRing] = s.next.Add(wire.PSNMask)
+			s.sent++
+		}
 	default: // again; a READ may ask for its rest
 		if end := psn.Add(e.span(op, bth)); end.Diff(s.next) > 0 {
 			e.w.violate("%v: PSN %#x again, but up to %#x instead of %#x", e, psn, end, s.next)
@@ -101,16 +116,19 @@ func (e *end) responseSent(op wire.Opcode, psn wire.PSN, bth []byte) {
 		}
 		s.msn, s.told = msn, true
 		if op == wire.RCAck {
-			e.ackSent(aeth.Syndrome(), psn)
+			e.ackSent(aeth.Syndrome(), psn, msn)
 			return
 		}
+	}
+	if e.peer.wc.sent-e.peer.wc.over > endRing/2 { // acknowledged by answers for long
+		e.peer.wc.messagesThrough(psn.Add(wire.PSNMask))
 	}
 	if psn.Diff(s.came) >= 0 {
 		e.w.violate("%v: answers PSN %#x, but only those before %#x have come", e, psn, s.came)
 	}
 }
 
-func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN) {
+func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN, msn uint32) {
 	s := &e.wc
 	switch syn.Kind() {
 	case wire.KindACK:
@@ -121,6 +139,9 @@ func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN) {
 			e.w.violate("%v: acknowledges PSN %#x after %#x", e, psn, s.said)
 		}
 		s.said = psn
+		if want := e.peer.wc.messagesThrough(psn); want != msn {
+			e.w.violate("%v: acknowledges PSN %#x with MSN %d, it ends message %d", e, psn, msn, want)
+		}
 	case wire.KindNAK:
 		if syn.NAK() != wire.NAKPSNSeq {
 			s.refused = true
@@ -134,6 +155,14 @@ func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN) {
 		}
 		s.naked = psn
 	}
+}
+
+// messagesThrough counts the messages that end at PSN x or before. x goes up from call to call.
+func (s *wireState) messagesThrough(x wire.PSN) uint32 {
+	for s.over != s.sent && s.ends[s.over%endRing].Diff(x) <= 0 {
+		s.over++
+	}
+	return s.over & wire.PSNMask
 }
 
 // delivered sees each frame before a shard gets it.
@@ -158,12 +187,12 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 		}
 		return
 	}
-	covers := psn
+	covers, rnr := psn, false
 	if op == wire.RCAck {
 		aeth := (*wire.AETH)(b[w.bth+int(i.AETHOff):])
 		switch syn := aeth.Syndrome(); syn.Kind() {
 		case wire.KindRNR:
-			if shard == e.q.Shard().ID { // else it is handed over, and obeyed later
+			if rnr = true; shard == e.q.Shard().ID { // else it is handed over, and obeyed later
 				e.noteRNR(now, syn, psn)
 			}
 			covers = psn.Add(wire.PSNMask)
@@ -173,6 +202,9 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 	}
 	if covers.Diff(s.acked) > 0 && covers.Diff(s.next) < 0 {
 		s.acked = covers
+		if !rnr { // progress ends the wait
+			s.silence = 0
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 const (
 	runTime   = 10_000_000_000 // virtual, and 50 µs a packet: else nothing moves any more
-	drainTime = 30_000_000_000 // virtual: longer than any chain of retries
+	drainTime = 3_000_000_000  // virtual: longer than any chain of retries
 	restTime  = 20_000_000     // until the last frame of the last flight is gone
 )
 
@@ -37,14 +37,16 @@ type world struct {
 	dirty    []*end
 	inline   [rxe.MaxInline]byte
 	ud       udState
-	loose    []*end // of unreliable services
+	holder   *end   // whose queue is held back for a region's sake
+	trickled uint64 // their messages
+	loose    []*end // of unreliable services, and inside a device
 	chaos    chaos
 }
 
 // Run carries out one run.
 func Run(o Options) Result {
 	if o.Packets == 0 {
-		o.Packets = 50_000
+		o.Packets = DefaultPackets
 	}
 	w := &world{o: o, r: sim.NewRand(o.Seed ^ 0x736f616b), trace: sim.NewTrace()}
 	w.lossy = o.Faults.Loss() > 0.04
@@ -79,9 +81,10 @@ func (w *world) failed() bool { return len(w.res.Violations) > 0 }
 // build makes hosts and connections.
 func (w *world) build() {
 	r := w.r
-	cfg := sim.Config{Seed: w.o.Seed, Latency: 1000 + rxe.Time(r.Intn(4000)), Burst: 8,
+	cfg := sim.Config{Seed: w.o.Seed, Latency: 1000 + rxe.Time(r.Intn(4000)), Burst: 8, Pace: rxe.Time(r.Intn(3000)),
 		Spread: 100 + rxe.Time(r.Intn(900)), Faults: w.o.Faults, RxRing: 256 << r.Intn(2),
-		Straddle: 0.02, Trace: w.trace, Tap: w.tap, OnDeliver: w.delivered, OnStraddle: w.straddled}
+		Straddle: w.straddle, Trace: w.trace, Tap: w.tap, OnDeliver: w.delivered,
+		OnStraddle: w.straddled}
 	if r.Intn(2) == 0 {
 		cfg.TxRing = 64 << r.Intn(3)
 	}
