@@ -32,6 +32,25 @@ run: build ## as root: two endpoints move verified data, with rates beside raw A
 	bin/roxie perf read_bw --lab --verify -s 65536 -m 4096 -D 2
 	bin/roxie bench --only raw,write,read,send,send_lat --json build/run.json
 
+.PHONY: interop
+interop: build ## as root: against Linux's rdma_rxe and stock tools in a guest (JSON=FILE)
+	@scripts/need interop
+	ROXIE_GUEST=1 $(GO) test -count=1 ./internal/qemu/...
+	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
+	bin/interop -roxie bin/roxie $(if $(JSON),-json $(JSON))
+
+.PHONY: interop-full
+interop-full: build ## the same with every combination, which takes hours (JSON=FILE)
+	@scripts/need interop
+	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
+	bin/interop -roxie bin/roxie -full $(if $(JSON),-json $(JSON))
+
+.PHONY: guest
+guest: build ## as root: boot that guest and read commands for it
+	@scripts/need interop
+	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
+	bin/interop -shell
+
 .PHONY: test
 test: ## unit, simulation and veth tests with the race detector (root, or the veth tests skip)
 	@scripts/need race

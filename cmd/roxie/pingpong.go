@@ -76,7 +76,7 @@ func newPingpongKind(k pingpong.Kind) *cobra.Command {
 		fs.IntVarP(&cfg.PMTU, "mtu", "m", 1024, "path MTU, 256 to 4096, the same at both ends")
 	}
 	if k == pingpong.SRQ {
-		fs.IntVarP(&cfg.QPs, "num-qp", "q", pingpong.DefaultQPs, "QPs, 1 to 16")
+		fs.IntVarP(&cfg.QPs, "num-qp", "q", pingpong.DefaultQPs, "QPs, 1 to 256")
 	}
 	fs.IntVarP(&cfg.RXDepth, "rx-depth", "r", pingpong.DefaultRXDepth, "receives kept posted")
 	fs.IntVarP(&cfg.Iters, "iters", "n", pingpong.DefaultIters, "messages each way")

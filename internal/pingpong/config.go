@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	wireDests = 16 // dests in srq's exchange, whatever the number of QPs
+	wireDests = 256 // dests in srq's exchange, whatever the number of QPs
 	maxSize   = 1 << 30
 	maxDepth  = 1 << 15
 
@@ -53,7 +53,7 @@ type Config struct {
 	PMTU    int  // bytes, 256 … 4096; 1024. Both ends must be given the same. Not for ud.
 	RXDepth int  // receives kept posted; 500
 	Iters   int  // exchanges; 1000. srq: of all QPs together
-	QPs     int  // srq: 1 … 16; 16
+	QPs     int  // srq: 1 … 256; 16
 	Events  bool // sleep until completions come
 	// ExpectEcho sends new data each time and expects it back. For one end only: the other one
 	// sends back what it got.

@@ -5,7 +5,7 @@
 //
 //	client                                server
 //	"LLLL:QQQQQQ:PPPPPP:<GID>\0" × n ──▶          connects its QPs
-//	                  ◀── the same × n            (n: 1, or 16 for srq)
+//	                  ◀── the same × n            (n: 1, or 256 for srq)
 //	"done\0"                         ──▶
 //	SEND                             ──▶
 //	                                 ◀── SEND     and so on

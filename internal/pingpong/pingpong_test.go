@@ -215,7 +215,7 @@ func TestConfig(t *testing.T) {
 		"-m 1500":      {PMTU: 1500},
 		"-r 4":         {Kind: SRQ, RXDepth: 4},
 		"needs -q 1":   {Kind: SRQ, ExpectEcho: true},
-		"-q 17":        {Kind: SRQ, QPs: 17},
+		"-q 257":       {Kind: SRQ, QPs: 257},
 		"-s -1":        {Size: -1},
 		"no interface": {},
 	} {

@@ -32,6 +32,9 @@ type Config struct {
 	MTU int
 	// CPUs and Memory (MiB) of the machine; 0 means 2 and 1024.
 	CPUs, Memory int
+	// Nice is the emulator's priority, as in nice(1): an emulated machine that has to wait for a
+	// processor seems to stand still to its peers.
+	Nice int
 	// BootTimeout is how long the guest may take until it answers; 0 means 60 seconds.
 	BootTimeout time.Duration
 }
@@ -214,6 +217,11 @@ func (g *Guest) launch(ctx context.Context, cfg *Config, port, tap *os.File) err
 		return err
 	}
 	go g.receive()
+	if cfg.Nice != 0 {
+		if err := unix.Setpriority(unix.PRIO_PGRP, g.proc.Process.Pid, cfg.Nice); err != nil {
+			return fmt.Errorf("set the priority of %s: %w", Emulator, err)
+		}
+	}
 	select {
 	case h := <-g.hello:
 		if h.Error != "" {

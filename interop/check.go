@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/roxie-rdma/roxie/rxe/wire"
+)
+
+// findings is what the captures of a cell show.
+type findings struct {
+	Packets     int `json:"packets"`
+	Retransmits int `json:"retransmits"` // requests sent again, by either end
+	Early       int `json:"early"`       // of those, Linux's before their time
+	ICRCErrors  int `json:"icrc_errors"`
+	Drops       int `json:"capture_drops"`
+	Late        int `json:"late_packets"` // of the guest, after roxie had ended
+	RNR         int `json:"rnr_naks"`
+}
+
+// A cell may send so many packets twice: one in a thousand, or a few.
+const (
+	retransmitShare = 1000
+	retransmitFloor = 3
+)
+
+// leastTimeout is the shortest time after which a requester repeats itself unasked, in any cell:
+// that of pingpong is 67 ms; the clock of an emulated machine is not exact.
+const leastTimeout = 50 * time.Millisecond
+
+// examine checks the captures of a cell in which nothing was lost on purpose.
+func examine(ctx context.Context, rec *recorded, c *Cell) (f findings, err error) {
+	linux, ours, err := rec.read(&f)
+	if err != nil {
+		return f, err
+	}
+	errs := []error{whole(linux, "Linux", &f), whole(ours, "roxie", &f), tshark(ctx, linux, ours)}
+	if f.Drops > 0 { // the guest's capture is not complete: ICRCs are all it can tell
+		return f, errors.Join(errs...)
+	}
+	toGuest, fromGuest := split(linux)
+	sent, came := split(ours)
+	if err := agree(sent, toGuest, false); err != nil {
+		errs = append(errs, fmt.Errorf("from roxie to Linux: %w", err))
+	} else {
+		for i, p := range toGuest { // when it was sent, not when an emulated machine got to it
+			p.at = sent[i].at
+		}
+	}
+	if err := agree(fromGuest, came, true); err != nil {
+		errs = append(errs, fmt.Errorf("from Linux to roxie: %w", err))
+	}
+	f.Late = len(fromGuest) - len(came)
+	s := newSequence(c.PMTU)
+	for _, p := range linux {
+		s.see(p)
+	}
+	f.Retransmits, f.Early, f.RNR = s.again[false]+s.again[true], s.early, s.rnr
+	errs = append(errs, s.verdict(f.Packets, c.QPs))
+	return f, errors.Join(errs...)
+}
+
+// read reads both captures.
+func (rec *recorded) read(f *findings) (linux, ours []*packet, err error) {
+	if linux, err = readPackets(rec.guest); err != nil {
+		return nil, nil, err
+	}
+	if ours, err = readPackets(rec.roxie); err != nil {
+		return nil, nil, err
+	}
+	if len(linux) == 0 || len(ours) == 0 {
+		return nil, nil, fmt.Errorf("%d and %d packets were captured", len(linux), len(ours))
+	}
+	f.Packets, f.Drops = len(linux), rec.drops
+	return linux, ours, nil
+}
+
+// whole checks each packet of a capture by itself.
+func whole(all []*packet, where string, f *findings) error {
+	var first error
+	for i, p := range all {
+		switch p.refused {
+		case wire.ReasonOK:
+			continue
+		case wire.ReasonICRC:
+			f.ICRCErrors++
+		}
+		if first == nil {
+			first = fmt.Errorf("%s's capture, packet %d: %v: %v", where, i+1, p.refused, p)
+		}
+	}
+	return first
+}
+
+// tshark has Wireshark's decoder look at all packets.
+func tshark(ctx context.Context, captures ...[]*packet) error {
+	file, err := os.CreateTemp("", "roxie-interop-*.pcap")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	if err := errors.Join(writeBoth(file, captures...), file.Close()); err != nil {
+		return err
+	}
+	// Messages are data: it would take some for Ethernet or upper-layer protocols, by guessing.
+	out, err := exec.CommandContext(ctx, "nice", "-n", "19", "tshark", "-n", "-r", file.Name(),
+		"-o", "infiniband.try_heuristic_first:FALSE", "-d", "infiniband,data",
+		"-Y", "_ws.malformed || !infiniband", "-T", "fields", "-e", "frame.number",
+		"-e", "_ws.col.Info").Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("tshark: %w: %s", err, exit.Stderr)
+	} else if err != nil {
+		return fmt.Errorf("tshark: %w", err)
+	}
+	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); lines[0] != "" {
+		return fmt.Errorf("tshark finds fault with %d packets, first: %s", len(lines), lines[0])
+	}
+	return nil
+}

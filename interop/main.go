@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/roxie-rdma/roxie/internal/qemu"
+)
+
+// flags are the command line.
+type flags struct {
+	roxie    string
+	json     string
+	only     string
+	captures string
+	full     bool
+	list     bool
+	shell    bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	var f flags
+	flag.StringVar(&f.roxie, "roxie", "bin/roxie", "the roxie `program` to test")
+	flag.StringVar(&f.json, "json", "", "write the table as JSON to this `file`")
+	flag.StringVar(&f.only, "only", "", "run only cells whose description matches this `regexp`")
+	flag.StringVar(&f.captures, "captures", "", "keep the captures in this `directory`")
+	flag.BoolVar(&f.full, "full", false, "run the whole cross product instead of a pairwise cover")
+	flag.BoolVar(&f.list, "list", false, "print the cells and do nothing else")
+	flag.BoolVar(&f.shell, "shell", false, "boot the guest and run what standard input says")
+	flag.Parse()
+	err := f.run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		os.Exit(1)
+	}
+}
+
+// cells are those that the flags ask for.
+func (f *flags) cells() ([]Cell, error) {
+	only, err := regexp.Compile(f.only)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
+	var chosen, cells []Cell
+	if f.full {
+		for _, p := range all() {
+			chosen = append(chosen, p.cell())
+		}
+		sortCells(chosen)
+	} else {
+		chosen = cover()
+	}
+	for _, c := range chosen {
+		if only.MatchString(c.String()) {
+			cells = append(cells, c)
+		}
+	}
+	return cells, nil
+}
+
+func (f *flags) run(ctx context.Context) (err error) {
+	cells, err := f.cells()
+	if err != nil {
+		return err
+	}
+	if f.list {
+		for _, c := range cells {
+			fmt.Println(c)
+		}
+		return nil
+	}
+	if len(cells) == 0 {
+		return errors.New("no cell matches; -list prints them")
+	}
+	if os.Getuid() != 0 {
+		return errors.New("a guest needs root")
+	}
+	start := time.Now()
+	img, err := qemu.Build(ctx, func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	})
+	if err != nil {
+		return err
+	}
+	g, err := qemu.Start(ctx, img, qemu.Config{Nice: priority})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	fmt.Printf("Linux %s with rdma-core %s and perftest %s answered after %.1f s\n", img.Release,
+		img.Versions["ibverbs-utils"], img.Versions["perftest"], g.Booted.Seconds())
+	if f.shell {
+		return shell(ctx, g)
+	}
+	r := &rig{g: g, roxie: f.roxie, dir: f.captures}
+	if r.dir == "" {
+		if r.dir, err = os.MkdirTemp("", "roxie-interop-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(r.dir)
+	} else if err := os.MkdirAll(r.dir, 0o777); err != nil {
+		return err
+	}
+	return f.report(ctx, r, cells, start)
+}
+
+// report runs the cells and reports.
+func (f *flags) report(ctx context.Context, r *rig, cells []Cell, start time.Time) error {
+	rep := Report{Boot: r.g.Booted.Seconds(), Kernel: r.g.Image.Release, Versions: r.g.Image.Versions}
+	p := &printer{out: os.Stdout, of: len(cells)}
+	p.head()
+	rep.Cells = runAll(ctx, r, cells, f.captures != "", p)
+	rep.finish(os.Stdout, time.Since(start))
+	if f.json != "" {
+		if err := rep.writeJSON(f.json); err != nil {
+			return err
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
+	case rep.Failed > 0:
+		return fmt.Errorf("%d cells failed", rep.Failed)
+	}
+	return nil
+}
+
+// runAll runs cells one after the other, and looks at the captures of each while the next one runs.
+func runAll(ctx context.Context, r *rig, cells []Cell, keep bool, p *printer) []Outcome {
+	outcomes := make([]Outcome, len(cells))
+	looked := make([]chan struct{}, len(cells))
+	var printing sync.WaitGroup
+	ran := make(chan int, len(cells))
+	printing.Go(func() {
+		for i := range ran {
+			<-looked[i]
+			p.row(&outcomes[i])
+		}
+	})
+	one := make(chan struct{}, 1) // one at a time: the guest needs the other processor
+	done := 0
+	for i := range cells {
+		if ctx.Err() != nil {
+			break
+		}
+		o := &outcomes[i]
+		o.Cell = cells[i]
+		start := time.Now()
+		rec, err := r.play(ctx, &o.Cell)
+		o.Seconds = time.Since(start).Seconds()
+		looked[i] = make(chan struct{})
+		go func() {
+			defer close(looked[i])
+			one <- struct{}{}
+			defer func() { <-one }()
+			o.judge(ctx, rec, err, keep)
+		}()
+		ran <- i
+		done++
+		select {
+		case <-r.g.Exited():
+			o.Reason += "; the guest is gone: " + r.g.Console(5)
+			stopped := done
+			close(ran)
+			printing.Wait()
+			return outcomes[:stopped]
+		default:
+		}
+	}
+	close(ran)
+	printing.Wait()
+	return outcomes[:done]
+}
+
+// judge looks at what a cell left, and removes the captures of a good one.
+func (o *Outcome) judge(ctx context.Context, rec *recorded, err error, keep bool) {
+	if rec != nil && err == nil {
+		o.findings, err = examine(context.WithoutCancel(ctx), rec, &o.Cell)
+	}
+	o.OK = err == nil
+	if err != nil {
+		o.Reason = oneLine(err)
+	}
+	if rec != nil && !keep {
+		_ = os.Remove(rec.guest)
+		_ = os.Remove(rec.roxie)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Outcome is a cell and how it went.
+type Outcome struct {
+	Cell
+	findings
+	OK      bool    `json:"ok"`
+	Seconds float64 `json:"seconds"`
+	Reason  string  `json:"reason,omitempty"` // why not
+	Note    string  `json:"note,omitempty"`   // of a scenario: what was seen
+}
+
+// Report is the whole run. Its JSON form is that of -json.
+type Report struct {
+	Cells    []Outcome         `json:"cells"`
+	Failed   int               `json:"failed"`
+	Seconds  float64           `json:"seconds"`
+	Boot     float64           `json:"boot_seconds"`
+	Slowest  string            `json:"slowest"`
+	Kernel   string            `json:"kernel"`   // of the guest
+	Versions map[string]string `json:"versions"` // of the guest's packages
+}
+
+// printer prints the table while it grows.
+type printer struct {
+	out io.Writer
+	n   int
+	of  int
+}
+
+const rowFormat = "%4s  %-16s %-6s %-2s %5s %-4s %8s %3s %5s %-7s %-12s %-4s %6s %7s %5s %s\n"
+
+func (p *printer) head() {
+	fmt.Fprintf(p.out, rowFormat, "#", "tool", "roxie", "", "pmtu", "ip", "size", "qps", "link", "xdp",
+		"option", "", "s", "packets", "again", "")
+}
+
+func (p *printer) row(o *Outcome) {
+	p.n++
+	verdict, note := "ok", o.Note
+	if !o.OK {
+		verdict, note = "FAIL", o.Reason
+	}
+	size := fmt.Sprint(o.Size)
+	if o.Option == "all" {
+		size = "all"
+	}
+	if o.Drops > 0 {
+		note += fmt.Sprintf(" (the capture missed %d packets)", o.Drops)
+	}
+	fmt.Fprintf(p.out, rowFormat, fmt.Sprintf("%d", p.n), o.Tool, o.Role, o.Transport,
+		fmt.Sprint(o.PMTU), o.Family[2:], size, fmt.Sprint(o.QPs), fmt.Sprint(o.LinkMTU), o.XDP, o.Option,
+		verdict, fmt.Sprintf("%.1f", o.Seconds), fmt.Sprint(o.Packets), fmt.Sprint(o.Retransmits), note)
+}
+
+// finish fills in what is known at the end only, and prints it.
+func (r *Report) finish(w io.Writer, took time.Duration) {
+	r.Seconds = took.Seconds()
+	var slowest *Outcome
+	drops := 0
+	for i := range r.Cells {
+		o := &r.Cells[i]
+		if !o.OK {
+			r.Failed++
+		}
+		if o.Drops > 0 {
+			drops++
+		}
+		if slowest == nil || o.Seconds > slowest.Seconds {
+			slowest = o
+		}
+	}
+	fmt.Fprintf(w, "\n%d of %d cells are ok, in %.0f s", len(r.Cells)-r.Failed, len(r.Cells), r.Seconds)
+	if slowest != nil {
+		r.Slowest = slowest.Cell.String()
+		fmt.Fprintf(w, "; the slowest took %.1f s: %s", slowest.Seconds, r.Slowest)
+	}
+	fmt.Fprintln(w)
+	if drops > 0 {
+		fmt.Fprintf(w, "%d captures in the guest missed packets and were checked for ICRCs only\n", drops)
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	for i := range r.Cells {
+		if o := &r.Cells[i]; !o.OK {
+			fmt.Fprintf(tw, "FAIL\t%v\t%s\n", o.Cell, o.Reason)
+		}
+	}
+	_ = tw.Flush()
+}
+
+func (r *Report) writeJSON(name string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(b, '\n'), 0o666)
+}
+
+// oneLine folds an error into one line.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}
