@@ -65,8 +65,9 @@ type Context struct {
 // handle is what all objects made from a Context have: who uses them, and whether they live.
 type handle struct {
 	ctx   *Context
-	users int  // objects that refer to this one; Context.mu
-	dead  bool // destroyed; Context.mu
+	users int         // objects that refer to this one; Context.mu
+	dead  bool        // destroyed; Context.mu
+	gone  atomic.Bool // the same, for what must not lock
 }
 
 // use notes one more user of each object, or of none when one of them cannot be used.
@@ -105,6 +106,7 @@ func (h *handle) bury() (first bool, err error) {
 	}
 	first = !h.dead
 	h.dead = true
+	h.gone.Store(true)
 	return first, nil
 }
 

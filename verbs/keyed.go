@@ -37,8 +37,9 @@ func (pd *PD) AllocFastMR(maxSegs int) (*MR, error) {
 // is invalidated. Errors: ErrInvalid for a region that is not a fast one, and for no bytes;
 // mr.ErrListSize for more segments than AllocFastMR was told.
 func (m *MR) MapSG(segs [][]byte, iova uint64) error {
-	if !m.fast {
-		return fmt.Errorf("map memory to region %#x, which is not a fast one: %w", uint32(m.key), ErrInvalid)
+	if !m.fast || m.gone.Load() {
+		return fmt.Errorf("map memory to region %#x, which is not a fast one, or not any more: %w",
+			uint32(m.key), ErrInvalid)
 	}
 	if len(segs) == 0 {
 		m.addr, m.length, m.mapped = 0, 0, false
@@ -123,6 +124,7 @@ func (c *Context) dropKey(h *handle, pd *PD, index uint32) error {
 	if _, fault := c.dev.Keys().Unpublish(index); fault == mr.FaultBound {
 		c.mu.Lock()
 		h.dead = false
+		h.gone.Store(false)
 		c.mu.Unlock()
 		return fmt.Errorf("free key: windows are bound to the region: %w", ErrBusy)
 	}
@@ -147,7 +149,7 @@ func (q *QP) encodeKeyed(wr *SendWR, r *rxe.SendWR) error {
 		switch {
 		case m.ctx != q.ctx:
 			return ErrForeign
-		case !m.fast || !m.mapped || checkAccess(wr.Access) != nil:
+		case !m.fast || m.gone.Load() || !m.mapped || checkAccess(wr.Access) != nil:
 			return ErrInvalid
 		}
 		r.RKey, r.RemoteAddr = m.key, m.addr
@@ -168,7 +170,7 @@ func (q *QP) encodeKeyed(wr *SendWR, r *rxe.SendWR) error {
 		}
 		r.Parent, r.RemoteAddr, r.Length, r.Access = wr.MR.key, wr.Addr, wr.Length, wr.Access
 		index = w.key.Index()
-		if r.RKey.Index() != index {
+		if r.RKey.Index() != index || w.gone.Load() || wr.MR.gone.Load() {
 			return ErrInvalid
 		}
 		r.List, err = keys.StageBind(index)

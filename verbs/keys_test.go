@@ -227,3 +227,32 @@ func TestMemoryStaysWhileUsed(t *testing.T) {
 	}
 	b.must(base.Close())
 }
+
+// TestHandlesOfTheDead: a region or window that was given back cannot be mapped, registered or bound
+// any more, whoever has its index now.
+func TestHandlesOfTheDead(t *testing.T) {
+	_, b := newMemoryPair(t)
+	m, err := b.pd.AllocFastMR(1)
+	b.must(err)
+	segs := [][]byte{make([]byte, 8)}
+	b.must(m.MapSG(segs, 0))
+	win, err := b.pd.AllocMW(MWType2)
+	b.must(err)
+	b.must(m.Dereg())
+	if err := m.MapSG(segs, 0); !errors.Is(err, ErrInvalid) {
+		t.Errorf("MapSG after Dereg: %v", err)
+	}
+	if err := b.qp.PostSend(&SendWR{Opcode: WRRegMR, MR: m, Access: LocalWrite}); err != ErrInvalid {
+		t.Errorf("REG_MR after Dereg: %v", err)
+	}
+	bind := SendWR{Opcode: WRBindMW, MW: win, MR: m, Key: IncRKey(win.RKey()), Length: 8}
+	if err := b.qp.PostSend(&bind); err != ErrInvalid {
+		t.Errorf("BIND_MW to a region after Dereg: %v", err)
+	}
+	b.must(win.Dealloc())
+	if bind.MR = b.mr; b.qp.PostSend(&bind) != ErrInvalid {
+		t.Error("BIND_MW of a window after Dealloc was posted")
+	}
+	b.must(m.Dereg())
+	b.must(win.Dealloc())
+}
