@@ -107,7 +107,8 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 // Type is the window's type.
 func (w *MW) Type() MWType { return w.typ }
 
-// RKey is the window's key: the one it was allocated with, or that of the last BIND_MW posted.
+// RKey is the window's key: the one it was allocated with, or that of the last BIND_MW posted. After a
+// BIND_MW that failed or was flushed it is not in force: end such a window and allocate another.
 func (w *MW) RKey() Key { return w.key }
 
 // Dealloc ends the window, bound or not (ibv_dealloc_mw). A second call does nothing.
