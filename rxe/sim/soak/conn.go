@@ -27,6 +27,7 @@ type conn struct {
 	small  int // percent of messages that are tiny
 	inline uint32
 	slow   bool // nothing holds it back but a timer
+	keeper bool // it lends regions to other connections
 
 	dying   bool // an error has come; no new work until it is made anew
 	buried  bool // and the QPs are gone
@@ -108,6 +109,10 @@ func (w *world) buildConns() {
 	for i, n := 0, 4+r.Intn(8); i < n; i++ {
 		w.addConn(rxe.RC)
 	}
+	w.addConn(rxe.RC).loop()
+	for range 2 {
+		w.addConn(rxe.RC).keep()
+	}
 	for i, n := 0, 1+r.Intn(2); i < n; i++ {
 		w.addConn(rxe.UC)
 	}
@@ -120,7 +125,7 @@ func (w *world) buildConns() {
 func (w *world) pick() *host { return w.hosts[w.r.Intn(len(w.hosts))] }
 
 // addConn decides what a connection is like and lends it memory.
-func (w *world) addConn(typ rxe.QPType) {
+func (w *world) addConn(typ rxe.QPType) *conn {
 	r := w.r
 	c := &conn{w: w, num: len(w.conns), typ: typ}
 	c.maxMsg = []int{256, 1200, 2048, 4096, 16384}[r.Intn(5)]
@@ -144,13 +149,43 @@ func (w *world) addConn(typ rxe.QPType) {
 	for hb == ha {
 		hb = w.pick()
 	}
-	if typ == rxe.RC && c.num == 2 { // inside a device; one is enough, for it is fast
-		hb = ha
-	}
-	c.a, c.b = w.newEnd(c, ha, 'a'), w.newEnd(c, hb, 'b')
-	c.a.peer, c.b.peer = c.b, c.a
-	c.slow = typ == rxe.UC || ha == hb
+	c.between(ha, hb)
+	c.slow = typ == rxe.UC
 	w.conns = append(w.conns, c)
+	return c
+}
+
+func (c *conn) between(ha, hb *host) {
+	c.a, c.b = c.w.newEnd(c, ha, 'a'), c.w.newEnd(c, hb, 'b')
+	c.a.peer, c.b.peer = c.b, c.a
+}
+
+// loop makes a connection one inside a device. Nothing but a timer holds it back.
+func (c *conn) loop() {
+	c.between(c.a.h, c.a.h)
+	c.slow = true
+}
+
+// keep makes a connection one that does little but lend regions, which ends of busy connections between
+// the same hosts use. Its QPs have shards to themselves, and its queues are mostly empty: what they
+// invalidate is invalidated at once, whatever other shards are doing.
+func (c *conn) keep() {
+	like := c.w.conns[c.w.r.Intn(len(c.w.conns)-1)]
+	for like.slow {
+		like = c.w.conns[c.w.r.Intn(len(c.w.conns)-1)]
+	}
+	c.between(like.a.h, like.b.h)
+	c.slow, c.keeper = true, true
+}
+
+// shard picks where the end's QP lives.
+func (e *end) shard() *rxe.Shard {
+	s := e.h.n.Dev.Shards()
+	last := len(s) - 1
+	if last == 0 || e.c.keeper {
+		return s[last]
+	}
+	return s[e.w.r.Intn(last)]
 }
 
 func (w *world) newEnd(c *conn, h *host, side byte) *end {
@@ -179,9 +214,7 @@ func (e *end) setUpMemory() {
 		p.setWord(e.cell, 0)
 		e.cellReg = p.register(p.pd, e.cell, 8, iova>>12<<12+1<<31, sim.AllAccess)
 	}
-	shards := e.h.n.Dev.Shards()
-	shard := shards[r.Intn(len(shards))]
-	e.rxq = e.h.newRxq(shard, uint32(c.maxMsg), c.typ == rxe.UC)
+	e.rxq = e.h.newRxq(e.shard(), uint32(c.maxMsg), c.typ == rxe.UC)
 	if c.typ == rxe.RC {
 		e.addLeases()
 	}

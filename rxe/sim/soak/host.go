@@ -4,6 +4,7 @@ import (
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 const arenaMax = 4 << 20
@@ -18,14 +19,15 @@ type host struct {
 	cqs     []*cqApp
 	ends    map[rxe.QPN]*end
 	rxqs    []*rxq
-	local   *region  // the whole arena, for our own work requests
-	pool    *region  // the sources, readable by peers
-	alien   *region  // of the foreign domain
-	shared  *region  // counter that all peers add 1 to
-	dead    []mr.Key // were in force, and are not
-	lent    []*lease // all regions that ends of this host lend
-	hot     int      // of them, taken away from under their users
-	rnr     bool     // no receives are posted
+	local   *region    // the whole arena, for our own work requests
+	pool    *region    // the sources, readable by peers
+	alien   *region    // of the foreign domain
+	shared  *region    // counter that all peers add 1 to
+	dead    []mr.Key   // were in force, and are not
+	lent    []*lease   // all regions that ends of this host lend
+	hot     int        // of them, taken away from under their users
+	rnr     bool       // no receives are posted
+	serving [8]serving // by shard
 
 	adds  uint64   // completed additions to the shared counter
 	slack uint64   // additions that may have been executed or not
@@ -248,26 +250,44 @@ func (w *world) freshen() {
 	w.dirty = w.dirty[:0]
 }
 
+// serving is the request that a shard has got last.
+type serving struct {
+	e   *end
+	psn wire.PSN
+}
+
+// lease is the region that the request goes through, if it does.
+func (s serving) lease() *lease {
+	if s.e == nil {
+		return nil
+	}
+	u := s.e.peer
+	for i := u.done; i != u.posted; i++ {
+		if o := u.op(i); o.last.Diff(s.psn) >= 0 {
+			if o.usesLease() && o.lease != nil && o.life == o.lease.life.num {
+				return o.lease
+			}
+			if !o.kind.local() {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
 // straddle decides whether other shards of a host run while one is between a check and its copy. Now
-// and then somebody takes away just the region that is being accessed.
+// and then the owner takes away just the region that is being accessed.
 func (w *world) straddle(n *sim.Node, shard int) bool {
 	h := w.hosts[n.ID()]
 	u := w.r.Uint64()
 	if h.hot > 0 && u&1 == 0 {
 		return true
 	}
-	if u%64 > 1 {
-		return false
+	if l := h.serving[shard].lease(); l != nil && u>>8&7 == 0 && l.takenBeside(shard) {
+		l.snatch()
+		return true
 	}
-	if u>>8&1 == 0 && !w.stopping {
-		for _, l := range h.lent {
-			if l.accessedOn(shard) && w.r.Intn(2) == 0 {
-				l.snatch()
-				break
-			}
-		}
-	}
-	return true
+	return u%64 < 2
 }
 
 // straddled lets the applications of a host work while a shard is between a check and its copy.

@@ -81,8 +81,15 @@ const leaseSize = 2048
 // addLeases gives an end the regions it will lend.
 func (e *end) addLeases() {
 	r, h := e.w.r, e.h
-	for i, n := 0, 1+r.Intn(3); i < n; i++ {
+	n := 1 + r.Intn(3)
+	if e.c.keeper {
+		n += 2
+	}
+	for i := 0; i < n; i++ {
 		l := &lease{own: e, kind: leaseKind(r.Intn(int(numLeaseKinds))), size: leaseSize}
+		if e.c.keeper && r.Intn(2) == 0 {
+			l.kind = fastMR
+		}
 		off := h.grow(2*l.size + guard)
 		l.half = [2]uint32{off, off + l.size + guard}
 		if l.kind == window1 || l.kind == window2 {
@@ -287,19 +294,18 @@ func (l *lease) polite() {
 	}
 }
 
-// accessedOn reports whether the region is in use through a QP of the shard, and could be taken away
-// by one of another.
-func (l *lease) accessedOn(shard int) bool {
+// takenBeside reports whether the owner can take the region away by a QP of another shard.
+func (l *lease) takenBeside(shard int) bool {
 	e := l.own
-	return l.state == leaseOpen && l.flying > 0 && !l.next && !l.rude && !e.c.dying && !e.held && !e.stalled &&
-		e.room(1) && l.user.peer.q.Shard().ID == shard && e.q.Shard().ID != shard
+	return l.state == leaseOpen && !l.next && !l.rude && !e.c.dying && !e.held && !e.stalled && e.room(2) &&
+		!e.w.stopping && (e.q.Shard().ID != shard || l.kind == userMR)
 }
 
 // register maps x's memory, chooses its key and adds a REG_MR.
 func (l *lease) register(x *life) {
 	e := l.own
 	keys := e.h.n.Dev.Keys()
-	if l.flying > 0 || e.w.r.Intn(2) == 0 { // what is under way must not reach the next life
+	if l.flying > 0 || e.w.r.Intn(3) == 0 { // what is under way must not reach the next life
 		l.key = l.key.Inc()
 	}
 	for e.h.attacked(l.key) {
@@ -322,7 +328,7 @@ func (l *lease) register(x *life) {
 // announce tells the peer by a SEND.
 func (l *lease) announce() {
 	e := l.own
-	l.uses = 1 + e.w.r.Intn(12)
+	l.uses = 1 + e.w.r.Intn(8)
 	o := e.next(RCSend)
 	o.n = min(e.size(), 200)
 	o.src, o.lease = e.h.source(o.n), l
@@ -422,20 +428,31 @@ func (l *lease) told(says word) {
 		case l.state == leaseOpen:
 			l.state = leaseClosed
 		}
+		if l.own.c.keeper {
+			l.goOn()
+		}
+	}
+}
+
+// goOn does at once what comes next for the region.
+func (l *lease) goOn() {
+	e := l.own
+	if !e.w.stopping && !e.c.dying && (l.state == leaseIdle || l.state == leaseClosed) && e.workLease(l) {
+		e.release()
 	}
 }
 
 // deputy picks who uses a region that was announced to e: e itself, or another end of its host that is
 // connected to the same one.
 func (e *end) deputy(l *lease) *end {
-	if l.kind == window2 || e.w.r.Intn(3) == 0 {
+	if l.kind == window2 || e.w.r.Intn(3) == 0 && !l.own.c.keeper {
 		return e
 	}
 	conns := e.w.conns
 	for i, at := 0, e.w.r.Intn(len(conns)); i < len(conns); i++ {
 		c := conns[(at+i)%len(conns)]
 		for _, u := range []*end{c.a, c.b} {
-			if c.typ == rxe.RC && !c.dying && u.h == e.h && u.peer.h == l.own.h && u != l.own {
+			if c.typ == rxe.RC && !c.slow && !c.dying && u.h == e.h && u.peer.h == l.own.h && u != l.own {
 				return u
 			}
 		}
@@ -492,7 +509,7 @@ func (e *end) closeGrant(l *lease) bool {
 	if e != l.own.peer {
 		e.forget(l)
 		l.back = true
-		if l.flying == 0 || e.w.r.Intn(4) == 0 && l.canBeSnatched() {
+		if l.flying == 0 || (l.own.c.keeper || e.w.r.Intn(4) == 0) && l.canBeSnatched() {
 			l.handBack()
 		}
 		return false
@@ -539,9 +556,14 @@ func (e *end) forget(l *lease) {
 // handBack lets the owner's peer close what its deputy has used.
 func (l *lease) handBack() {
 	l.back = false
-	if p := l.own.peer; !p.c.dying {
-		l.uses = 0
-		p.grants = append(p.grants, l)
+	p := l.own.peer
+	if p.c.dying {
+		return
+	}
+	l.uses = 0
+	p.grants = append(p.grants, l)
+	if p.c.keeper && p.closeGrant(l) {
+		p.release()
 	}
 }
 
@@ -612,6 +634,9 @@ func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 	if l.life.num == num && !l.life.gone {
 		l.life.gone = true
 		l.state = leaseIdle
+		if e.c.keeper {
+			e.w.f.At(e.w.f.Now()+rxe.Time(e.w.r.Intn(5000)), l.goOn)
+		}
 	}
 	if l.life.key != key || l.life.gone {
 		e.h.buried(key)

@@ -35,7 +35,7 @@ func (h *host) newRxq(shard *rxe.Shard, size uint32, fuzzy bool) *rxq {
 	shared := r.Intn(3) == 0 && !fuzzy
 	if shared {
 		for _, q := range h.rxqs {
-			if q.srq != nil && q.size >= size && r.Intn(2) == 0 {
+			if q.srq != nil && q.shard == shard && q.size >= size && r.Intn(2) == 0 {
 				return q
 			}
 		}
@@ -229,6 +229,9 @@ func (e *end) checkRecv(c *rxe.CQE, s *rslot, m *message) {
 	}
 	if m.lease != nil {
 		m.lease.told(m.says)
+		if m.kind == RCSendInv && w.r.Intn(4) != 0 {
+			m.lease.goOn() // often by the same key: a copy of the SEND may come yet
+		}
 	}
 }
 

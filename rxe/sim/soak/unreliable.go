@@ -253,12 +253,11 @@ func (w *world) buildUD() {
 			c.a = e
 			u.ends = append(u.ends, e)
 			e.uc.numbers = h.grow(opRing * numberLen)
-			shards := h.n.Dev.Shards()
 			size := uint32(udLargest)
 			if w.r.Intn(3) == 0 {
 				size = 300 // longer ones are dropped
 			}
-			e.rxq = h.newRxq(shards[w.r.Intn(len(shards))], size, false)
+			e.rxq = h.newRxq(e.shard(), size, false)
 		}
 	}
 }

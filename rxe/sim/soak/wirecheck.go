@@ -16,6 +16,7 @@ type wireState struct {
 	next    wire.PSN // of the next new request
 	acked   wire.PSN // highest that an acknowledgement or response, which was delivered, covers
 	silence rxe.Time // RNR: until then nothing may be sent
+	waits   bool     // and nothing has been sent since
 
 	ends [endRing]wire.PSN // last PSN of each message, in order
 	sent uint32            // messages in ends so far
@@ -89,6 +90,7 @@ func (e *end) requestSent(now rxe.Time, op wire.Opcode, psn wire.PSN, bth []byte
 	if i.Flags&wire.FlagEnd != 0 && i.Flags&(wire.FlagSend|wire.FlagWrite) != 0 && bth[8]>>7 == 0 {
 		e.w.violate("%v: the last packet of a message, PSN %#x, asks for no ACK", e, psn)
 	}
+	s.waits = false
 	switch d := psn.Diff(s.next); {
 	case d > 0:
 		e.w.violate("%v: sends PSN %#x, the next is %#x", e, psn, s.next)
@@ -171,6 +173,7 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 		return
 	}
 	op := wire.Opcode(b[w.bth])
+	w.hosts[to.ID()].serving[shard] = serving{}
 	if op >= wire.UCSendFirst {
 		return
 	}
@@ -182,6 +185,7 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 	psn := wire.PSN(binary.BigEndian.Uint32(b[w.bth+8:]) & wire.PSNMask)
 	i := op.Info()
 	if i.Flags&wire.FlagRequest != 0 {
+		w.hosts[to.ID()].serving[shard] = serving{e, psn}
 		if psn == s.came {
 			s.came = psn.Add(e.span(op, b[w.bth:]))
 		}
@@ -203,16 +207,17 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 	if covers.Diff(s.acked) > 0 && covers.Diff(s.next) < 0 {
 		s.acked = covers
 		if !rnr { // progress ends the wait
-			s.silence = 0
+			s.silence, s.waits = 0, false
 		}
 	}
 }
 
 // noteRNR begins the silence after an RNR NAK, where it is certain that the requester must obey: when
-// no answer is missing, so that the oldest PSN outstanding is the one refused.
+// no answer is missing, so that the oldest PSN outstanding is the one refused, and the wait before it
+// is over.
 func (e *end) noteRNR(now rxe.Time, syn wire.Syndrome, psn wire.PSN) {
 	s := &e.wc
-	if e.answered == 0 && psn == s.acked.Next() && now >= s.silence && e.q.State() == rxe.StateRTS {
-		s.silence = now + rxe.Time(wire.RNRDelay(syn.Timer()))
+	if e.answered == 0 && psn == s.acked.Next() && !s.waits && e.q.State() == rxe.StateRTS {
+		s.silence, s.waits = now+rxe.Time(wire.RNRDelay(syn.Timer())), true
 	}
 }
