@@ -58,6 +58,8 @@ const (
 	wantPackets = 6000
 	wantBytes   = 4 << 20
 	wantIters   = 200
+	// wantAllIters is the same for each of many sizes.
+	wantAllIters = 20
 
 	minPerftestIters = 5 // perftest takes no fewer
 )
@@ -172,6 +174,8 @@ func (c *Cell) validOption() bool {
 // leastIters is how many messages each QP has to send at least.
 func (c *Cell) leastIters() int {
 	switch {
+	case c.Tool == "rping" && c.Size == 64:
+		return 1000
 	case c.perftest():
 		return minPerftestIters
 	case c.Tool == "ibv_srq_pingpong":
@@ -183,6 +187,10 @@ func (c *Cell) leastIters() int {
 // iters is how many messages each QP is made to send.
 func (c *Cell) iters() int {
 	n := wantIters
+	if c.Option == "all" {
+		n = wantAllIters
+	}
+	n = max(n, c.leastIters())
 	for n > c.leastIters() && (c.packets(n) > wantPackets || c.bytes(n) > wantBytes) {
 		n--
 	}

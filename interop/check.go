@@ -33,8 +33,11 @@ const (
 // that of pingpong is 67 ms; the clock of an emulated machine is not exact.
 const leastTimeout = 50 * time.Millisecond
 
-// examine checks the captures of a cell in which nothing was lost on purpose.
-func examine(ctx context.Context, rec *recorded, c *Cell) (f findings, err error) {
+// examine checks the captures of a cell.
+func examine(ctx context.Context, rec *recorded, c *scenario) (f findings, err error) {
+	if c.single { // roxie was killed, and its capture is cut off
+		rec.roxie = rec.guest
+	}
 	linux, ours, err := rec.read(&f)
 	if err != nil {
 		return f, err
@@ -61,7 +64,9 @@ func examine(ctx context.Context, rec *recorded, c *Cell) (f findings, err error
 		s.see(p)
 	}
 	f.Retransmits, f.Early, f.RNR = s.again[false]+s.again[true], s.early, s.rnr
-	errs = append(errs, s.verdict(f.Packets, c.QPs))
+	if !c.rough {
+		errs = append(errs, s.verdict(f.Packets, c.QPs))
+	}
 	return f, errors.Join(errs...)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -45,13 +46,13 @@ func main() {
 	}
 }
 
-// cells are those that the flags ask for.
-func (f *flags) cells() ([]Cell, error) {
+// cells are those that the flags ask for: of the matrix, then the scenarios.
+func (f *flags) cells() ([]*scenario, error) {
 	only, err := regexp.Compile(f.only)
 	if err != nil {
 		return nil, fmt.Errorf("-only: %w", err)
 	}
-	var chosen, cells []Cell
+	var chosen []Cell
 	if f.full {
 		for _, p := range all() {
 			chosen = append(chosen, p.cell())
@@ -60,12 +61,12 @@ func (f *flags) cells() ([]Cell, error) {
 	} else {
 		chosen = cover()
 	}
+	var cells []*scenario
 	for _, c := range chosen {
-		if only.MatchString(c.String()) {
-			cells = append(cells, c)
-		}
+		cells = append(cells, &scenario{Cell: c, play: stock(nil, nil)})
 	}
-	return cells, nil
+	cells = append(cells, scenarios()...)
+	return slices.DeleteFunc(cells, func(s *scenario) bool { return !only.MatchString(s.String()) }), nil
 }
 
 func (f *flags) run(ctx context.Context) (err error) {
@@ -75,7 +76,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	}
 	if f.list {
 		for _, c := range cells {
-			fmt.Println(c)
+			fmt.Println(c.Cell)
 		}
 		return nil
 	}
@@ -104,6 +105,7 @@ func (f *flags) run(ctx context.Context) (err error) {
 	}
 	r := &rig{g: g, roxie: f.roxie, dir: f.captures}
 	if r.dir == "" {
+		// Captures are read, and removed, as they come.
 		if r.dir, err = os.MkdirTemp("", "roxie-interop-"); err != nil {
 			return err
 		}
@@ -111,11 +113,14 @@ func (f *flags) run(ctx context.Context) (err error) {
 	} else if err := os.MkdirAll(r.dir, 0o777); err != nil {
 		return err
 	}
+	if err := r.warmUp(ctx); err != nil {
+		return err
+	}
 	return f.report(ctx, r, cells, start)
 }
 
 // report runs the cells and reports.
-func (f *flags) report(ctx context.Context, r *rig, cells []Cell, start time.Time) error {
+func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start time.Time) error {
 	rep := Report{Boot: r.g.Booted.Seconds(), Kernel: r.g.Image.Release, Versions: r.g.Image.Versions}
 	p := &printer{out: os.Stdout, of: len(cells)}
 	p.head()
@@ -136,7 +141,7 @@ func (f *flags) report(ctx context.Context, r *rig, cells []Cell, start time.Tim
 }
 
 // runAll runs cells one after the other, and looks at the captures of each while the next one runs.
-func runAll(ctx context.Context, r *rig, cells []Cell, keep bool, p *printer) []Outcome {
+func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, p *printer) []Outcome {
 	outcomes := make([]Outcome, len(cells))
 	looked := make([]chan struct{}, len(cells))
 	var printing sync.WaitGroup
@@ -154,16 +159,16 @@ func runAll(ctx context.Context, r *rig, cells []Cell, keep bool, p *printer) []
 			break
 		}
 		o := &outcomes[i]
-		o.Cell = cells[i]
+		o.Cell = cells[i].Cell
 		start := time.Now()
-		rec, err := r.play(ctx, &o.Cell)
-		o.Seconds = time.Since(start).Seconds()
+		rec, note, err := r.play(ctx, cells[i])
+		o.Seconds, o.Note = time.Since(start).Seconds(), note
 		looked[i] = make(chan struct{})
 		go func() {
 			defer close(looked[i])
 			one <- struct{}{}
 			defer func() { <-one }()
-			o.judge(ctx, rec, err, keep)
+			o.judge(ctx, cells[i], rec, err, keep)
 		}()
 		ran <- i
 		done++
@@ -183,9 +188,12 @@ func runAll(ctx context.Context, r *rig, cells []Cell, keep bool, p *printer) []
 }
 
 // judge looks at what a cell left, and removes the captures of a good one.
-func (o *Outcome) judge(ctx context.Context, rec *recorded, err error, keep bool) {
+func (o *Outcome) judge(ctx context.Context, s *scenario, rec *recorded, err error, keep bool) {
 	if rec != nil && err == nil {
-		o.findings, err = examine(context.WithoutCancel(ctx), rec, &o.Cell)
+		o.findings, err = examine(context.WithoutCancel(ctx), rec, s)
+		if err == nil && s.judge != nil {
+			err = s.judge(&o.findings)
+		}
 	}
 	o.OK = err == nil
 	if err != nil {

@@ -75,8 +75,7 @@ func openCapture(in *bufio.Reader) (captureReader, error) {
 func newPacket(frame []byte, info gopacket.CaptureInfo) *packet {
 	p := &packet{at: info.Timestamp, frame: frame, ip: afterEthernet(frame)}
 	p.refused = wire.Parse(wire.Frame{Head: frame}, &p.Packet)
-	src := p.Src.Addr()
-	p.fromGuest = qemu.GuestIPv4.Addr() == src || qemu.GuestIPv6.Addr() == src
+	p.fromGuest = len(frame) > 12 && bytes.Equal(frame[6:12], qemu.GuestMAC)
 	return p
 }
 

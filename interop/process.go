@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +22,8 @@ type process struct {
 	err  error
 	out  output
 	end  context.CancelFunc
+	// abort, of a program here, sends SIGKILL
+	abort func()
 }
 
 // output gathers what a program writes.
@@ -61,6 +62,7 @@ func (r *rig) here(ctx context.Context, argv ...string) (*process, error) {
 		cancel()
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
+	p.abort = func() { _ = c.Process.Kill() }
 	_ = unix.Setpriority(unix.PRIO_PGRP, c.Process.Pid, priority)
 	context.AfterFunc(ctx, func() {
 		_ = c.Process.Signal(unix.SIGTERM)
@@ -120,9 +122,15 @@ func (p *process) failure(err error) error {
 	case errors.As(err, &gexit):
 		text = fmt.Sprintf("exit status %d", gexit.Code)
 	}
-	const lines = 4
-	all := strings.FieldsFunc(p.out.String(), func(r rune) bool { return r == '\n' || r == '\r' })
-	return fmt.Errorf("%s: %s: %s", p.name, text, strings.Join(all[max(0, len(all)-lines):], " | "))
+	return fmt.Errorf("%s: %s: %s", p.name, text, lastLines(p.out.String()))
+}
+
+// kill ends a program as a crash would.
+func (p *process) kill() {
+	if p.abort != nil {
+		p.abort()
+	}
+	<-p.done
 }
 
 // stop ends a program and waits until it is gone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -53,6 +54,9 @@ var (
 	GuestIPv4 = netip.MustParsePrefix("10.77.0.2/24")
 	GuestIPv6 = netip.MustParsePrefix("fd77::2/64")
 )
+
+// GuestMAC is the MAC address of the guest's interface.
+var GuestMAC = net.HardwareAddr{0x02, 'R', 'o', 'x', 'i', 'e'}
 
 // The GID indices of the guest's addresses; index 0 is the link-local one.
 const (
@@ -252,7 +256,7 @@ func arguments(img *Image, cfg *Config) []string {
 		"-chardev", fmt.Sprintf("socket,id=port,fd=%d", portFD),
 		"-device", "virtserialport,chardev=port,name=" + channel.PortName,
 		"-netdev", fmt.Sprintf("tap,id=net,fd=%d", tapFD),
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,mac=02:52:6f:78:69:65,host_mtu=%d", cfg.MTU),
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=net,mac=%v,host_mtu=%d", GuestMAC, cfg.MTU),
 		"-device", "virtio-rng-pci",
 	}
 }
@@ -278,15 +282,19 @@ rdma link add %[5]s type rxe netdev %[1]s
 
 // SetMTU changes the link MTU of both ends, in bytes, up to the one the guest was started with.
 func (g *Guest) SetMTU(ctx context.Context, mtu int) error {
-	err := g.Side.DoErr(func() error {
+	if err := g.SetHostMTU(mtu); err != nil {
+		return err
+	}
+	_, err := g.Command(ctx, "ip", "link", "set", GuestLink, "mtu", fmt.Sprint(mtu)).Output()
+	return err
+}
+
+// SetHostMTU changes the link MTU of the tap only.
+func (g *Guest) SetHostMTU(mtu int) error {
+	return g.Side.DoErr(func() error {
 		_, err := setUpTap(TapName, mtu, nil)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	_, err = g.Command(ctx, "ip", "link", "set", GuestLink, "mtu", fmt.Sprint(mtu)).Output()
-	return err
 }
 
 // begin gives a command its number and sends it.
