@@ -236,7 +236,7 @@ func (l *lease) drop() {
 		l.state = leaseWaiting
 		l.free()
 	case mr.FaultKeyIndex: // a user region that is not registered now
-		l.state = leaseIdle
+		l.state, l.taken = leaseIdle, [2]bool{}
 	default:
 		l.own.w.violate("%v: a region cannot be given up: %v", l.own, f)
 	}

@@ -43,7 +43,7 @@ type lease struct {
 	parent *region
 	half   [2]uint32 // two parts of the arena, used in turns, so that both lists are alive at once
 	size   uint32    // of each
-	which  int
+	taken  [2]bool   // a life is in it whose end has not been completed
 
 	life   life
 	user   *end // who uses it: the peer, or another end of its host, on another QP and shard
@@ -120,13 +120,28 @@ func (l *lease) allocate() {
 	l.state = leaseIdle
 }
 
-// newLife decides what the next registration grants, in the half that is not in use.
-func (l *lease) newLife() life {
+// newLife decides what the next registration grants, in a half that is not in use. It is false when
+// there is none, or when somebody has written to it.
+func (l *lease) newLife() (x life, ok bool) {
+	which := 0
+	if l.taken[0] {
+		if which = 1; l.taken[1] {
+			return x, false
+		}
+	}
+	x = l.draw(l.half[which])
+	if !l.clean(&x.v) {
+		return x, false
+	}
+	l.taken[which] = true
+	return x, true
+}
+
+// draw decides about a life in the memory from base on.
+func (l *lease) draw(base uint32) life {
 	w := l.own.w
 	r := w.r
-	l.which = 1 - l.which
 	x := life{num: l.life.num + 1}
-	base := l.half[l.which]
 	if l.kind == fastMR {
 		at := base
 		k := 1 + r.Intn(5)
@@ -208,13 +223,11 @@ func (e *end) workLease(l *lease) bool {
 		if l.rude || l.parent != nil && e.h.attacked(l.key.Inc()) {
 			return false // the peer does not know yet, or somebody tries the next key
 		}
-		x := l.newLife()
-		return l.clean(&x.v) && l.open(x)
+		return l.openNext()
 	case leaseClosed:
 		l.takeAway()
 		if l.kind == fastMR && r.Intn(2) == 0 { // at once the next one, as ib_srp does
-			x := l.newLife()
-			return l.clean(&x.v) && l.open(x)
+			l.openNext()
 		}
 		return true
 	case leaseOpen:
@@ -227,6 +240,11 @@ func (e *end) workLease(l *lease) bool {
 		}
 	}
 	return false
+}
+
+func (l *lease) openNext() bool {
+	x, ok := l.newLife()
+	return ok && l.open(x)
 }
 
 // open registers or binds x and tells the peer.
@@ -383,12 +401,13 @@ func (e *end) useOwn(l *lease) {
 // side meanwhile must not be visible.
 func (l *lease) prepare() bool {
 	e := l.own
-	e.release()
-	e.held, e.w.holder = true, e // one at a time: two could wait for each other
-	l.ahead = l.newLife()
-	if !l.clean(&l.ahead.v) {
+	x, ok := l.newLife()
+	if !ok {
 		return false
 	}
+	e.release()
+	e.held, e.w.holder = true, e // one at a time: two could wait for each other
+	l.ahead = x
 	o := e.next(LocalInv)
 	o.lease, o.life, o.rkey, o.src = l, l.life.num, l.life.key, l.life.v
 	e.add(o)
@@ -613,8 +632,10 @@ func (l *lease) free() {
 		w.f.At(w.f.Now()+1000+rxe.Time(w.r.Intn(4000)), l.free)
 		return
 	}
-	x := l.life
-	l.ended(x.num, x.key, &x.v, "DeregMR")
+	both := one(l.half[0], l.size)
+	both.add(l.half[1], l.size)
+	l.ended(l.life.num, l.life.key, &both, "DeregMR")
+	l.taken = [2]bool{}
 	l.allocate()
 }
 
@@ -631,6 +652,11 @@ func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 		return
 	}
 	e.h.scrubAll(v)
+	if v.p[0].off < l.half[1] {
+		l.taken[0] = false
+	} else {
+		l.taken[1] = false
+	}
 	if l.life.num == num && !l.life.gone {
 		l.life.gone = true
 		l.state = leaseIdle

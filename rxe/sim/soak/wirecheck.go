@@ -196,9 +196,8 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 		aeth := (*wire.AETH)(b[w.bth+int(i.AETHOff):])
 		switch syn := aeth.Syndrome(); syn.Kind() {
 		case wire.KindRNR:
-			if rnr = true; shard == e.q.Shard().ID { // else it is handed over, and obeyed later
-				e.noteRNR(now, syn, psn)
-			}
+			rnr = true
+			e.noteRNR(now, syn, psn, shard == e.q.Shard().ID)
 			covers = psn.Add(wire.PSNMask)
 		case wire.KindNAK:
 			covers = psn.Add(wire.PSNMask)
@@ -213,11 +212,12 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 }
 
 // noteRNR begins the silence after an RNR NAK, where it is certain that the requester must obey: when
-// no answer is missing, so that the oldest PSN outstanding is the one refused, and the wait before it
-// is over.
-func (e *end) noteRNR(now rxe.Time, syn wire.Syndrome, psn wire.PSN) {
+// no answer is missing, so that the oldest PSN outstanding is the one refused, and when no other wait
+// can be under way. here tells that the QP's own shard has got it; else it is obeyed later.
+func (e *end) noteRNR(now rxe.Time, syn wire.Syndrome, psn wire.PSN, here bool) {
 	s := &e.wc
-	if e.answered == 0 && psn == s.acked.Next() && !s.waits && e.q.State() == rxe.StateRTS {
-		s.silence, s.waits = now+rxe.Time(wire.RNRDelay(syn.Timer())), true
+	if here && e.answered == 0 && psn == s.acked.Next() && !s.waits && e.q.State() == rxe.StateRTS {
+		s.silence = now + rxe.Time(wire.RNRDelay(syn.Timer()))
 	}
+	s.waits = true
 }
