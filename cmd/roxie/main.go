@@ -59,6 +59,7 @@ func newRoot() *cobra.Command {
 		newPingCommand(),
 		newPingpongCommand(),
 		newSRPEndCommand(),
+		newSimCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

@@ -65,8 +65,8 @@ const (
 // List returns nothing: there are none in this build.
 func List() []Info { return nil }
 
-// Set fails: there is nothing to switch on.
-func Set(string) bool { return false }
+// Set fails for all names but the empty one: there is nothing to switch on.
+func Set(name string) bool { return name == "" }
 
 // Tick is never true.
 func Tick(uint32) bool { return false }
