@@ -168,6 +168,7 @@ type simulation struct {
 // run does --jobs runs at a time until there are enough, or one finds something.
 func (s *simulation) run(ctx context.Context) {
 	results := make([]soak.Result, s.o.jobs)
+	scratch := make([]soak.Scratch, s.o.jobs)
 	for ctx.Err() == nil && len(s.total.Violations) == 0 {
 		n := len(results)
 		if s.o.seconds == 0 {
@@ -182,6 +183,7 @@ func (s *simulation) run(ctx context.Context) {
 		for i := range n {
 			o := s.o.Options
 			o.Seed += uint64(s.runs + i)
+			o.Scratch = &scratch[i]
 			if s.tape != nil {
 				o.Tap = s.tape.frame
 			}

@@ -83,7 +83,7 @@ type end struct {
 	dirty   bool
 }
 
-const opRing = 64
+const opRing = 32
 
 func (e *end) op(i uint32) *op { return &e.ops[i%opRing] }
 
@@ -106,7 +106,7 @@ func (c *conn) idle() bool {
 
 func (w *world) buildConns() {
 	r := w.r
-	for i, n := 0, 4+r.Intn(8); i < n; i++ {
+	for i, n := 0, 3+r.Intn(5); i < n; i++ {
 		w.addConn(rxe.RC)
 	}
 	w.addConn(rxe.RC).loop()
@@ -128,15 +128,15 @@ func (w *world) pick() *host { return w.hosts[w.r.Intn(len(w.hosts))] }
 func (w *world) addConn(typ rxe.QPType) *conn {
 	r := w.r
 	c := &conn{w: w, num: len(w.conns), typ: typ}
-	c.maxMsg = []int{256, 1200, 2048, 4096, 16384}[r.Intn(5)]
-	if typ == rxe.RC && r.Intn(8) == 0 {
+	c.maxMsg = []int{256, 1200, 2048, 2048, 4096}[r.Intn(5)]
+	if typ == rxe.RC && r.Intn(16) == 0 {
 		c.maxMsg = 40000
 	}
 	c.small = 30 + r.Intn(60)
 	c.inline = uint32(r.Intn(4) * 64)
 	pmtu := uint32(256 << r.Intn(5))
 	if r.Intn(2) == 0 {
-		pmtu = 1024
+		pmtu = 256 << r.Intn(3)
 	}
 	c.access = sim.AllAccess
 	c.attr = sim.ConnAttr{PMTU: pmtu, Timeout: 8 + uint8(r.Intn(3)), Retry: 7, RNRRetry: 7,
@@ -191,7 +191,7 @@ func (e *end) shard() *rxe.Shard {
 func (w *world) newEnd(c *conn, h *host, side byte) *end {
 	r := w.r
 	e := &end{w: w, c: c, h: h, name: fmt.Sprintf("%v connection %d%c", c.typ, c.num, side)}
-	e.depth = uint32(4 + r.Intn(opRing-8))
+	e.depth = uint32(4 + r.Intn(opRing-6))
 	e.scq, e.rcq = h.cqs[r.Intn(len(h.cqs))], h.cqs[r.Intn(len(h.cqs))]
 	return e
 }
@@ -199,7 +199,7 @@ func (w *world) newEnd(c *conn, h *host, side byte) *end {
 // setUpMemory gives an end memory and a receive queue. The hosts are all there.
 func (e *end) setUpMemory() {
 	r, c := e.w.r, e.c
-	size := uint32(min(max(4*c.maxMsg, 8<<10), 1<<16))
+	size := uint32(min(max(4*c.maxMsg, 4<<10), 1<<16))
 	e.dst = newArea(&e.h.arena, size)
 	p := e.peer.h
 	if c.typ == rxe.UC {

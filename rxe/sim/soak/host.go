@@ -34,14 +34,15 @@ type host struct {
 	seen  []uint64 // values the counter has had, one bit each
 }
 
-func (w *world) addHost(v6 bool) {
+func (w *world) addHost(v6 bool, pace rxe.Time) {
 	r := w.r
 	h := &host{w: w, ends: map[rxe.QPN]*end{}}
-	h.mem, h.shadow = make([]byte, 0, arenaMax), make([]byte, 0, arenaMax)
+	h.mem, h.shadow = w.o.Scratch.arena(len(w.hosts))
 	shards := 1 + r.Intn(4)
 	dev := rxe.Config{Window: 16 << r.Intn(5), AckEvery: 1 << r.Intn(7), Credits: r.Intn(3) == 0,
-		Handover: 64 << r.Intn(3), MaxQP: 1 << 12}
-	n, err := w.f.AddNode(sim.NodeConfig{Shards: shards, V6: v6, Device: dev, TxBurst: 1 << r.Intn(7),
+		Handover: 32 << r.Intn(3), MaxQP: 1 << 12}
+	burst := max(1<<r.Intn(7), int(pace/500)) // two frames a microsecond get through at least
+	n, err := w.f.AddNode(sim.NodeConfig{Shards: shards, V6: v6, Device: dev, TxBurst: burst,
 		TxHead: 256 + r.Intn(3600)})
 	w.must(err)
 	h.n = n
@@ -156,7 +157,7 @@ type cqApp struct {
 }
 
 const (
-	cqDepth      = 1 << 13
+	cqDepth      = 1 << 10 // more than all work requests of a host's QPs
 	solicitedNap = 30_000
 )
 
@@ -287,7 +288,7 @@ func (w *world) straddle(n *sim.Node, shard int) bool {
 		l.snatch()
 		return true
 	}
-	return u%64 < 2
+	return u%128 == 2
 }
 
 // straddled lets the applications of a host work while a shard is between a check and its copy.

@@ -258,12 +258,12 @@ func (l *lease) open(x life) bool {
 	case window1, window2:
 		o := e.next(BindMW)
 		o.lease, o.addr = l, e.h.addr(x.v.p[0].off)
-		o.bind = &bind{window: l.key, parent: l.parent.key, length: uint64(x.n), access: x.access,
+		o.more().bind = &bind{window: l.key, parent: l.parent.key, length: uint64(x.n), access: x.access,
 			type1: l.kind == window1}
 		l.key = l.key.Inc()
 		x.key, o.rkey = l.key, l.key
 		var err error
-		o.list, err = keys.StageBind(l.index)
+		o.more().list, err = keys.StageBind(l.index)
 		e.w.must(err)
 		e.add(o)
 	case userMR:
@@ -338,7 +338,7 @@ func (l *lease) register(x *life) {
 	e.w.must(err)
 	o := e.next(RegMR)
 	o.lease, o.rkey, o.addr = l, x.key, x.iova
-	o.list, err = keys.Stage(mr.Region{Key: x.key, Access: x.access, IOVA: x.iova, Length: uint64(x.n)})
+	o.more().list, err = keys.Stage(mr.Region{Key: x.key, Access: x.access, IOVA: x.iova, Length: uint64(x.n)})
 	e.w.must(err)
 	e.add(o)
 }
@@ -369,11 +369,11 @@ func (l *lease) takeAway() {
 	case window1: // rebinding to nothing
 		o := e.next(BindMW)
 		o.lease, o.life, o.src = l, l.life.num, l.life.v
-		o.bind = &bind{window: l.key, parent: l.parent.key, type1: true}
+		o.more().bind = &bind{window: l.key, parent: l.parent.key, type1: true}
 		l.key = l.key.Inc()
 		o.rkey = l.key
 		var err error
-		o.list, err = e.h.n.Dev.Keys().StageBind(l.index)
+		o.more().list, err = e.h.n.Dev.Keys().StageBind(l.index)
 		e.w.must(err)
 		e.add(o)
 	case userMR:
@@ -392,7 +392,8 @@ func (e *end) useOwn(l *lease) {
 	}
 	at := uint32(e.w.r.Intn(int(x.n - o.n + 1)))
 	o.src = x.v.sub(at, o.n)
-	o.lkey, o.laddr = x.key, x.iova+uint64(at)
+	m := o.more()
+	m.lkey, m.laddr = x.key, x.iova+uint64(at)
 	e.add(o)
 }
 
@@ -511,8 +512,8 @@ func (e *end) useGrant(l *lease) bool {
 	o.addr, o.rkey = x.iova+uint64(x.used), x.key
 	x.used += n
 	if x.gone && n > 0 { // we have not been told
-		o.bad, o.want = true, rxe.WCRemAccessErr
-		o.why = "the region is gone"
+		o.bad, o.more().want = true, rxe.WCRemAccessErr
+		o.more().why = "the region is gone"
 	}
 	e.garbleEmpty(o)
 	e.add(o)
@@ -643,9 +644,13 @@ func (l *lease) free() {
 // memory any more.
 func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 	e := l.own
-	e.peer.freezeAll(l, v)
-	if l.user != nil && l.user != e.peer {
-		l.user.freezeAll(l, v)
+	for _, c := range e.w.conns { // whoever has used it: a later life may have another user already
+		if c.a.peer.h == e.h {
+			c.a.freezeAll(l, v)
+		}
+		if c.b.peer.h == e.h {
+			c.b.freezeAll(l, v)
+		}
 	}
 	if !e.h.cleanAll(v) {
 		e.w.violate("%v: memory of a region has changed when %s completes", e, by)
@@ -708,7 +713,7 @@ func (e *end) freeze(o *op) {
 	switch {
 	case o.frozen:
 	case o.kind == RCRead:
-		o.snap = o.snap[:0]
+		o.more().snap = nil
 		for _, q := range o.src.pieces() {
 			o.snap = append(o.snap, p.mem[q.off:q.off+q.n]...)
 		}

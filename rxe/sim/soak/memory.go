@@ -12,8 +12,10 @@ import (
 
 const (
 	poolSize  = 1 << 16 // bytes of an arena that never change: sources of SENDs, WRITEs and READs
-	guard     = 64      // bytes between two areas
+	poolHot   = 8 << 10
+	guard     = 64 // bytes between two areas
 	maxPieces = 6
+	scrubbers = 8 << 10 // offsets in junk that scrubs begin at: few, for the sake of the cache
 )
 
 // piece is a run of bytes in an arena.
@@ -115,8 +117,8 @@ func (a *arena) scrub(off, n uint32) {
 	if n == 0 {
 		return
 	}
-	if a.rolling += 56; a.rolling+n > uint32(len(junk)) {
-		a.rolling = a.rolling % 4093
+	if a.rolling += 56; a.rolling >= scrubbers {
+		a.rolling %= 55
 	}
 	from := junk[a.rolling : a.rolling+n]
 	copy(a.mem[off:], from)

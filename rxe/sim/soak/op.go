@@ -22,27 +22,43 @@ type op struct {
 	whole    bool // and the data was complete then
 	bad      bool // must fail
 	n        uint32
+	last     wire.PSN
+	imm      uint32
+	rkey     mr.Key
+	life     uint32 // of the lease
+	addr     uint64
 	src, dst vec
 	tgtEnd   uint64
 	dstEnd   uint64
-	last     wire.PSN
-	addr     uint64
-	rkey     mr.Key
-	imm      uint32
 	add      uint64 // FETCH_ADD, ATOMIC WRITE: operand; CMP_SWP: what is compared
 	swap     uint64
 	orig     uint64 // what an atomic must return
 	after    uint64 // what the word is then
 	lease    *lease
-	life     uint32 // of the lease
-	want     rxe.WCStatus
-	why      string // it must fail
-	list     uint32 // REG_MR, BIND_MW: what was staged
-	bind     *bind
-	badKey   mr.Key // lkey of a work request that must fail for it
-	lkey     mr.Key // of our own region, which src lies in, at laddr
-	laddr    uint64
-	snap     []byte // READ: what it must bring, when the source has changed since
+	*extra
+}
+
+// extra is what few operations have.
+type extra struct {
+	want   rxe.WCStatus // it must fail with
+	why    string
+	list   uint32 // REG_MR, BIND_MW: what was staged
+	bind   *bind
+	badKey mr.Key // lkey of a work request that must fail for it
+	lkey   mr.Key // of our own region, which src lies in, at laddr
+	laddr  uint64
+	snap   []byte // READ: what it must bring, when the source has changed since
+}
+
+// plain is what most operations have instead: it is only read.
+var plain extra
+
+// more makes room for what is to be set.
+func (o *op) more() *extra {
+	if o.extra == &plain {
+		o.extra = new(extra)
+	}
+	return o.extra
 }
 
 // weights of the operations of a reliable connection.
@@ -69,10 +85,10 @@ func (e *end) size() uint32 {
 	switch {
 	case u < e.c.small:
 		return uint32(r.Intn(min(limit, 64) + 1))
-	case u < 90:
+	case u < 80:
 		return uint32(r.Intn(min(limit, 640) + 1))
 	case u < 98:
-		return uint32(r.Intn(min(limit, 2*int(e.c.attr.PMTU)) + 1))
+		return uint32(r.Intn(min(limit, 8*int(e.c.attr.PMTU)) + 1))
 	}
 	if u == 98 { // whole packets
 		k := 1 + r.Intn(4)
@@ -91,17 +107,20 @@ func (h *host) source(n uint32) (v vec) {
 	}
 	for ; k > 1 && n > 0; k-- {
 		m := uint32(r.Intn(int(n) + 1))
-		v.add(h.pool.off+uint32(r.Intn(poolSize-int(m))), m)
+		v.add(h.pool.off+h.poolAt(m), m)
 		n -= m
 	}
-	v.add(h.pool.off+uint32(r.Intn(poolSize-int(n))), n)
+	v.add(h.pool.off+h.poolAt(n), n)
 	return v
 }
+
+// poolAt picks n bytes of a pool, mostly in the same part of it, for the sake of the cache.
+func (h *host) poolAt(n uint32) uint32 { return uint32(h.w.r.Intn(min(poolSize-int(n), poolHot))) }
 
 // next begins a new operation.
 func (e *end) next(k Kind) *op {
 	o := e.op(e.made)
-	*o = op{kind: k}
+	*o = op{kind: k, extra: &plain}
 	if e.unsignaled >= int(e.depth)/3 || e.w.r.Uint64()&1 == 0 {
 		o.flags = rxe.SendSignaled
 	}
@@ -192,7 +211,7 @@ func (e *end) inventPlain(k Kind) bool {
 			return false
 		}
 		p := e.peer.h.pool
-		at := uint32(e.w.r.Intn(int(p.n - o.n)))
+		at := e.peer.h.poolAt(o.n)
 		o.src = one(p.off+at, o.n)
 		o.addr, o.rkey = p.iova+uint64(at), p.key
 		e.garbleEmpty(o)
@@ -274,7 +293,7 @@ func (e *end) inventReread() bool {
 	if !e.target(w, n) {
 		return false
 	}
-	var probe op
+	probe := op{extra: &plain}
 	if !e.landing(&probe, n) {
 		e.tgt.head = head // given back at once
 		return e.inventPlain(RCSend)

@@ -15,8 +15,25 @@ type Options struct {
 	Script  *sim.FaultScript // faults at given frames and times, instead of random stalls
 	Calm    bool             // no random stalls, partitions and sleeping shards
 
+	// Scratch, if not nil, is memory that one run after the other uses. It changes nothing else.
+	Scratch *Scratch
+
 	// Tap, if set, sees every frame sent.
 	Tap func(now rxe.Time, from, to *sim.Node, frame []byte)
+}
+
+// Scratch is memory for runs that follow each other. The zero value is ready.
+type Scratch struct{ arenas [][]byte }
+
+// arena returns two empty slices of host i with room for all of its memory.
+func (s *Scratch) arena(i int) (mem, shadow []byte) {
+	if s == nil {
+		return make([]byte, 0, arenaMax), make([]byte, 0, arenaMax)
+	}
+	for len(s.arenas) < 2*(i+1) {
+		s.arenas = append(s.arenas, make([]byte, 0, arenaMax))
+	}
+	return s.arenas[2*i], s.arenas[2*i+1]
 }
 
 // What a call of roxie sim without flags does.

@@ -76,7 +76,7 @@ var poisons = []poison{
 		o.kind = RCWrite
 		o.src = e.h.source(uint32(1 + e.w.r.Intn(64)))
 		o.n = o.src.len()
-		o.badKey = e.h.alien.key
+		o.more().badKey = e.h.alien.key
 		o.rkey, o.addr = e.tgtReg.key, e.tgtReg.iova
 		return o.src.p[o.src.num-1].n > 0
 	}},
@@ -119,7 +119,7 @@ var poisons = []poison{
 			if l.kind == fastMR && l.state == leaseOpen && !l.next {
 				var err error
 				o.kind, o.rkey, o.addr = RegMR, l.life.key, 0x1000
-				o.list, err = e.h.n.Dev.Keys().Stage(mr.Region{Key: o.rkey, IOVA: 0x1000, Length: 8})
+				o.more().list, err = e.h.n.Dev.Keys().Stage(mr.Region{Key: o.rkey, IOVA: 0x1000, Length: 8})
 				e.w.must(err)
 				return true
 			}
@@ -131,10 +131,10 @@ var poisons = []poison{
 			if l.parent != nil && l.state == leaseIdle {
 				var err error
 				o.kind, o.addr = BindMW, l.parent.iova+16
-				o.bind = &bind{window: l.key, parent: l.parent.key, length: uint64(l.parent.n) - 15,
+				o.more().bind = &bind{window: l.key, parent: l.parent.key, length: uint64(l.parent.n) - 15,
 					access: mr.RemoteRead, type1: l.kind == window1}
 				o.rkey = l.key.Inc()
-				o.list, err = e.h.n.Dev.Keys().StageBind(l.index)
+				o.more().list, err = e.h.n.Dev.Keys().StageBind(l.index)
 				e.w.must(err)
 				return true
 			}
@@ -235,7 +235,7 @@ func (e *end) inventPoison() bool {
 	}
 	p := &poisons[e.w.r.Intn(len(poisons))]
 	o := e.next(RCWrite)
-	*o = op{flags: o.flags, bad: true, want: p.want, why: p.why}
+	o.bad, o.extra = true, &extra{want: p.want, why: p.why}
 	if !p.make(e, o) {
 		e.attack = 0
 		return false

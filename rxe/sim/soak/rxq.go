@@ -40,10 +40,10 @@ func (h *host) newRxq(shard *rxe.Shard, size uint32, fuzzy bool) *rxq {
 			}
 		}
 	}
-	n := min(2+r.Intn(30), max(2, 1<<16/int(size)))
+	n := min(2+r.Intn(15), max(2, 1<<15/int(size)))
 	q := &rxq{h: h, shard: shard, size: size, fuzzy: fuzzy}
 	if shared {
-		n = min(2*n, 48)
+		n = min(2*n, 32)
 		srq, err := h.n.Dev.NewSRQ(shard, h.pd, uint32(n), maxSGE)
 		h.w.must(err)
 		q.srq = srq

@@ -81,7 +81,8 @@ func (w *world) failed() bool { return len(w.res.Violations) > 0 }
 // build makes hosts and connections.
 func (w *world) build() {
 	r := w.r
-	cfg := sim.Config{Seed: w.o.Seed, Latency: 1000 + rxe.Time(r.Intn(4000)), Burst: 8, Pace: rxe.Time(r.Intn(3000)),
+	pace := rxe.Time(r.Intn(2000 << r.Intn(5))) // frames are taken one by one, or many at a time
+	cfg := sim.Config{Seed: w.o.Seed, Latency: 1000 + rxe.Time(r.Intn(4000)), Burst: 8, Pace: pace,
 		Spread: 100 + rxe.Time(r.Intn(900)), Faults: w.o.Faults, RxRing: 256 << r.Intn(2),
 		Straddle: w.straddle, Trace: w.trace, Tap: w.tap, OnDeliver: w.delivered,
 		OnStraddle: w.straddled}
@@ -95,7 +96,7 @@ func (w *world) build() {
 		w.bth += 20
 	}
 	for i, n := 0, 2+r.Intn(3); i < n; i++ {
-		w.addHost(v6)
+		w.addHost(v6, pace)
 	}
 	w.buildConns()
 	w.buildUD()
