@@ -16,7 +16,7 @@ type Cell struct {
 	QPs       int    `json:"qps"`
 	LinkMTU   int    `json:"link_mtu"` // bytes
 	XDP       string `json:"xdp"`      // native, generic
-	Option    string `json:"option"`   // events, both, all, time, inline or a scenario; "": none
+	Option    string `json:"option"`   // events, both, all, time, inline, cm or a scenario; "": none
 }
 
 func (c Cell) String() string {
@@ -40,7 +40,7 @@ var (
 	qpCounts   = []int{1, 16}
 	linkMTUs   = []int{1500, 4176, 4200}
 	xdpModes   = []string{"native", "generic"}
-	options    = []string{"", "events", "both", "all", "time", "inline"}
+	options    = []string{"", "events", "both", "all", "time", "inline", "cm"}
 )
 
 const (
@@ -165,6 +165,8 @@ func (c *Cell) validOption() bool {
 		return op != "atomic" && c.QPs == 1
 	case "time":
 		return op != "atomic" && c.QPs == 1 && c.Size >= 4095 && c.PMTU >= 1024
+	case "cm": // -R: RDMA-CM chooses the path MTU, by the link; perftest's -R knows IPv4 only
+		return c.Transport != "UC" && c.Family == "ipv4" && c.PMTU == largestPMTU(c.LinkMTU, c.Family)
 	case "inline":
 		return (op == "write" || op == "send") && c.Size <= inlineSize
 	}

@@ -79,6 +79,8 @@ func (c *Cell) perftestCommands(roxie string) (theirs, ours []string) {
 		flags = append(flags, "-b")
 	case "all":
 		flags = append(flags, "-a")
+	case "cm":
+		flags = append(flags, "-R")
 	case "inline":
 		flags = append(flags, "-I", strconv.Itoa(inlineSize))
 	}

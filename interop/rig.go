@@ -166,8 +166,11 @@ func (r *rig) both(ctx context.Context, c *Cell, client, server *process) error 
 
 // ready says whether roxie accepts a client.
 func (r *rig) ready(c *Cell, server *process) (bool, error) {
-	if c.Tool == "rping" {
+	switch {
+	case c.Tool == "rping":
 		return strings.Contains(server.out.String(), "listening"), nil
+	case c.perftest():
+		return strings.Contains(server.out.String(), "Waiting for client"), nil
 	}
 	var tables []byte
 	err := r.g.Side.DoErr(func() error {
@@ -185,7 +188,7 @@ func (r *rig) ready(c *Cell, server *process) (bool, error) {
 
 // readyThere says whether the stock tool accepts a client.
 func (r *rig) readyThere(ctx context.Context, c *Cell) (bool, error) {
-	if c.Tool == "rping" {
+	if c.Tool == "rping" || c.Option == "cm" {
 		out, err := r.g.Command(ctx, "rdma", "resource", "show", "cm_id").Output()
 		return strings.Contains(string(out), "LISTEN"), err
 	}

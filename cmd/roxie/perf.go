@@ -95,6 +95,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.IntVar(&f.Inline, "inline", 0, "the same as --inline_size")
 	fs.IntVarP(&f.Timeout, "qp-timeout", "u", 0, "ACK timeout, 4.096 µs × 2^`n` (14: 67 ms)")
 	fs.BoolVarP(&f.Bidirectional, "bidirectional", "b", false, "both ends send at a time (bandwidth)")
+	fs.BoolVarP(&f.CM, "rdma_cm", "R", false, "connect the QPs by RDMA-CM")
 	fs.BoolVarP(&f.Events, "events", "e", false, "sleep until completions come")
 	fs.IntVarP(&f.Port, "port", "p", perf.DefaultPort, "TCP `port` to meet at")
 	fs.BoolP("CPU-freq", "F", false, "accepted for perftest's sake: CPU frequencies are not "+
@@ -188,6 +189,10 @@ func interrupted(err error) error {
 	return err
 }
 
+// waitingBanner is what perftest's servers print, for who watches out for it.
+const waitingBanner = "\n************************************\n* Waiting for client to connect... *\n" +
+	"************************************\n"
+
 func (f *perfFlags) runHere(ctx context.Context, p *perfPrinter) ([]perf.Result, error) {
 	if f.cpuProfile != "" {
 		stop, err := profile(f.cpuProfile)
@@ -197,8 +202,9 @@ func (f *perfFlags) runHere(ctx context.Context, p *perfPrinter) ([]perf.Result,
 		defer stop()
 	}
 	hooks := p.hooks()
-	hooks.Ready = func(a net.Addr) {
-		p.line.set(fmt.Sprintf("waiting for a client on %v", a))
+	hooks.Ready = func(net.Addr) {
+		_, err := io.WriteString(p.out, waitingBanner)
+		p.note(err)
 	}
 	if f.Server == "" {
 		hooks.Progress = nil

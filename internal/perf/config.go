@@ -125,6 +125,8 @@ type Config struct {
 	Progress  Progress
 	// Bidirectional has both ends send at a time (bandwidth). It cannot be verified.
 	Bidirectional bool
+	// CM connects the QPs by RDMA-CM, at Port. It cannot be verified.
+	CM bool
 
 	Verify bool
 	Inject int // bytes to flip after arrival, before they are checked
@@ -198,6 +200,11 @@ func (c *Config) validate() error {
 		return errors.New("-b: latency tests go both ways anyway")
 	case c.Bidirectional && c.Verify:
 		return errors.New("-b and --verify exclude each other: run both directions one by one")
+	case c.CM && c.Verify:
+		return errors.New("-R and --verify exclude each other: perftest's exchange, which -R goes with, " +
+			"has no place for what was verified")
+	case c.CM && c.Transport == UC:
+		return errors.New("-R -c UC: RDMA-CM's TCP port space has reliable connections only")
 	case c.Test.Latency && c.QPs != 1:
 		return fmt.Errorf("-q %d: latency tests have one QP", c.QPs)
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/roxie-rdma/roxie/internal/netdev"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
@@ -30,6 +31,7 @@ func (e *endpoint) connect(ctx context.Context, x *exchange) error {
 		if c.remote, err = swap(ctx, x, "keys", e.keys(c)); err != nil {
 			return err
 		}
+		c.peer = verbs.QPN(c.remote.QPN)
 		if err := e.bringUp(c); err != nil {
 			return err
 		}
@@ -126,7 +128,7 @@ func (e *endpoint) initialise(c *conn, again bool) error {
 		}
 		c.psn, c.primed = rand.Uint32()&0xffffff, false
 	}
-	init := &verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: qkey,
+	init := &verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: e.qkey(),
 		AccessFlags: verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic}
 	mask := verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort
 	switch e.cfg.Transport {
@@ -147,8 +149,15 @@ func (e *endpoint) initialise(c *conn, again bool) error {
 // tagBytes is the VLAN tag, for which the link MTU has to make room.
 const tagBytes = 4
 
-// qkey is perftest's.
-const qkey = 0x11111111
+// perftestQKey is the Q_Key of perftest's QPs, unless RDMA-CM makes them.
+const perftestQKey = 0x11111111
+
+func (e *endpoint) qkey() uint32 {
+	if e.cfg.CM {
+		return rcm.UDQKey
+	}
+	return perftestQKey
+}
 
 func (e *endpoint) keys(c *conn) keys {
 	k := keys{QPN: uint32(c.qp.Num()), PSN: c.psn, GID: e.gid, RdAtomic: defaultRdAtomic,

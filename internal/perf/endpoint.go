@@ -3,6 +3,7 @@ package perf
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/roxie-rdma/roxie/bpf"
@@ -10,6 +11,7 @@ import (
 	"github.com/roxie-rdma/roxie/internal/netdev"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
+	"github.com/roxie-rdma/roxie/verbs/cm"
 )
 
 // endpoint is one end of a test: the opened interface, and after connect its memory and QPs.
@@ -20,18 +22,21 @@ type endpoint struct {
 	gid  wire.GID
 	at   int // of gid in the table
 
-	pmtu    int
-	sizes   []int
-	plan    plan
-	pd      *verbs.PD
-	cq      *verbs.CQ
-	mem     *verbs.MR
-	pattern []byte
-	conns   []*conn
-	foreign bool            // the other end is perftest, or has to be treated like it
-	plain   bool            // take any other end for perftest
-	cycle   int             // with that: bytes that its messages go round in
-	capture *capture.Writer // nil without -pcap
+	pmtu     int
+	sizes    []int
+	plan     plan
+	pd       *verbs.PD
+	cq       *verbs.CQ
+	mem      *verbs.MR
+	pattern  []byte
+	conns    []*conn
+	foreign  bool            // the other end is perftest, or has to be treated like it
+	plain    bool            // take any other end for perftest
+	cmAddr   netip.Addr      // of the server, for -R, if it is not Server
+	manager  *cm.Manager     // -R
+	listener *cm.Listener    // -R, of a server
+	cycle    int             // with that: bytes that its messages go round in
+	capture  *capture.Writer // nil without -pcap
 }
 
 // conn is one QP with its peer.
@@ -40,6 +45,8 @@ type conn struct {
 	qp     *verbs.QP
 	psn    uint32
 	remote keys
+	peer   verbs.QPN // the other end's, of a datagram QP
+	cm     *cm.Conn  // -R
 	ah     *verbs.AH
 	ring   []byte // this end's slots
 	lkey   verbs.Key
@@ -168,6 +175,9 @@ func (e *endpoint) hello() hello {
 // close gives everything back. It may be called at any stage, and twice.
 func (e *endpoint) close() error {
 	var errs []error
+	if e.manager != nil {
+		errs = append(errs, e.manager.Close())
+	}
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close()) // with all that was made from it
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"github.com/roxie-rdma/roxie/verbs"
 )
 
 // This file runs a test against perftest: its order of steps, its ways to end. Each of its programs
@@ -13,6 +15,7 @@ import (
 //	*        keys of all QPs, connect, the same again, barrier
 //	write_lat, read_lat, atomic_lat
 //	         have a barrier before all that
+//	-R       barrier, connect, barrier, before the keys and instead of connecting behind them
 //	write_bw, read_bw, atomic_bw
 //	         all sizes; barrier, report of the last, close
 //	  -b     for each size: barrier, run, with -a barrier, report; close
@@ -36,6 +39,7 @@ func (e *endpoint) perftestSession(ctx context.Context, conn net.Conn, hooks *Ho
 		_ = conn.Close()
 	}()
 	s := &foreign{endpoint: e, p: p, ctx: ctx, hooks: hooks}
+	defer s.hangUp()
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
@@ -68,6 +72,11 @@ func (s *foreign) connect() (err error) {
 	if err := s.create(); err != nil {
 		return err
 	}
+	if s.cfg.CM {
+		if err := s.connectCM(); err != nil {
+			return err
+		}
+	}
 	if s.cfg.Test.Latency && s.cfg.Test.Op != Send {
 		if err := s.barrier(); err != nil {
 			return err
@@ -79,6 +88,10 @@ func (s *foreign) connect() (err error) {
 		}
 	}
 	for _, c := range s.conns {
+		if s.cfg.CM {
+			continue // it is up
+		}
+		c.peer = verbs.QPN(c.remote.QPN)
 		if err := s.bringUp(c); err != nil {
 			return err
 		}
@@ -306,6 +319,9 @@ func (s *foreign) close() error {
 	}
 	if err := s.barrier(); err != nil {
 		return err
+	}
+	if s.cfg.CM {
+		return nil
 	}
 	if err := s.p.write([]byte(doneText)); err != nil && !errors.Is(err, errGone) {
 		return err

@@ -70,6 +70,7 @@ func runBoth(t testing.TB, ctx context.Context, cfg Config, plain bool) (served,
 		}
 	}
 	ends[1].cfg.Server = "127.0.0.1"
+	ends[1].cmAddr = memoryPorts[0].Addrs[1].Addr()
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		var err error

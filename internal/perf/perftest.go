@@ -47,17 +47,22 @@ const (
 	minPMTUExp = 8 // path MTU code 1 is 2^8 bytes
 )
 
-// The tags. Both ends must have the same to speak this program's own exchange, or perftest's.
-const (
-	tagOwn      = "roxie"
-	tagPerftest = "roxie -b" // bidirectional tests are perftest's in any case
-)
+// tagOwn begins the tag. Options for which this program speaks perftest's exchange in any case
+// follow. Both ends must have the same.
+const tagOwn = "roxie"
 
 func (e *endpoint) tag() string {
-	if e.cfg.Bidirectional || e.plain {
-		return tagPerftest
+	tag := tagOwn
+	if e.cfg.Bidirectional {
+		tag += " -b"
 	}
-	return tagOwn
+	if e.cfg.CM {
+		tag += " -R"
+	}
+	if e.plain && tag == tagOwn {
+		tag += " ."
+	}
+	return tag
 }
 
 // greet exchanges versions, which tell whether the other end is of this program's kind or perftest.
@@ -99,9 +104,9 @@ func (e *endpoint) greet(ctx context.Context, conn net.Conn, client bool) (forei
 	case !strings.HasPrefix(tag, tagOwn):
 		return true, conn.SetDeadline(time.Time{})
 	case tag != e.tag():
-		return false, errors.New("-b: start both ends with it, or none")
+		return false, errors.New("-b, -R: start both ends with them, or none")
 	}
-	return tag == tagPerftest, conn.SetDeadline(time.Time{})
+	return tag != tagOwn, conn.SetDeadline(time.Time{})
 }
 
 // perftest is a connection to the other end that speaks perftest's exchange. It is used by one
@@ -285,8 +290,34 @@ func parseKeys(b []byte) (k keys, err error) {
 	return k, nil
 }
 
+// binaryKeysLen is the length of keys over RDMA: the C structure, in big endian.
+//
+//	LID 4, outstanding READs 4, QPN 4, PSN 4, rkey 4, gap 4, address 8, GID 16, SRQ number 4, GID index 4
+const binaryKeysLen = 56
+
+func (k *keys) appendBinary(b []byte) []byte {
+	for _, v := range []uint32{0, uint32(k.RdAtomic), k.QPN, k.PSN, k.RKey, 0} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	b = append(binary.BigEndian.AppendUint64(b, k.Addr), k.GID[:]...)
+	return append(b, make([]byte, 8)...)
+}
+
+func parseBinaryKeys(b []byte) keys {
+	at := func(i int) uint32 { return binary.BigEndian.Uint32(b[i:]) }
+	return keys{RdAtomic: int(at(4)), QPN: at(8), PSN: at(12), RKey: at(16),
+		Addr: binary.BigEndian.Uint64(b[24:]), GID: [16]byte(b[32:])}
+}
+
 // swapKeys exchanges the keys of one QP.
 func (p *perftest) swapKeys(ctx context.Context, ours keys, limit time.Duration) (keys, error) {
+	if _, rdma := p.conn.(*control); rdma {
+		b, err := p.swap(ctx, ours.appendBinary(nil), limit)
+		if err != nil {
+			return keys{}, err
+		}
+		return parseBinaryKeys(b), nil
+	}
 	b, err := p.swap(ctx, ours.appendTo(nil), limit)
 	if err != nil {
 		return keys{}, err

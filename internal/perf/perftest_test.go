@@ -154,6 +154,8 @@ func TestPerftestWay(t *testing.T) {
 			add("sizes", Config{All: true, Largest: 2048, Iters: 20})
 			add("sizes both", Config{All: true, Largest: 2048, Iters: 20, Bidirectional: true})
 			add("QPs", Config{QPs: 3, Iters: 50})
+			add("CM", Config{QPs: 1, Iters: 50, CM: true})
+			add("CM both", Config{QPs: 2, Iters: 50, CM: true, Bidirectional: true})
 		}
 	}
 	for _, v := range variants {
@@ -203,5 +205,20 @@ func perftestWay(t *testing.T, cfg Config) {
 	}
 	if slices.ContainsFunc(results, func(r Result) bool { return r.Retransmit > 0 }) {
 		t.Logf("retransmissions: %+v", results)
+	}
+}
+
+// TestBinaryKeys holds the key message that goes over RDMA with -R, as the C structure lays it out.
+func TestBinaryKeys(t *testing.T) {
+	k := keys{QPN: 0x41, PSN: 0xe2832, RKey: 0x53a, Addr: 0x7f2c4b684000, RdAtomic: 1,
+		GID: netip.MustParseAddr("::ffff:10.77.0.2").As16()}
+	const want = "00000000" + "00000001" + "00000041" + "000e2832" + "0000053a" + "00000000" +
+		"00007f2c4b684000" + "00000000000000000000ffff0a4d0002" + "00000000" + "00000000"
+	b := k.appendBinary(nil)
+	if got := fmt.Sprintf("%x", b); got != want || len(b) != binaryKeysLen {
+		t.Errorf("it goes out as\n%s, want\n%s", got, want)
+	}
+	if back := parseBinaryKeys(b); back != k {
+		t.Errorf("it comes back as %+v, was %+v", back, k)
 	}
 }

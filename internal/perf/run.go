@@ -307,7 +307,7 @@ func (r *run) message(c *conn, wr *verbs.SendWR, sge *verbs.SGE, n uint64) {
 		sge.Addr = c.base + slot
 	case Send:
 		if c.ah != nil {
-			wr.AH, wr.RemoteQPN, wr.RemoteQKey = c.ah, verbs.QPN(c.remote.QPN), qkey
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = c.ah, c.peer, r.qkey()
 		}
 	}
 	if r.inline {

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/roxie-rdma/roxie/verbs"
+	"github.com/roxie-rdma/roxie/verbs/cm"
 )
 
 // Hooks are what a run tells while it runs. Each may be nil. They are called from any goroutine,
@@ -55,9 +58,19 @@ func (e *endpoint) run(ctx context.Context, hooks *Hooks) ([]Result, error) {
 func (e *endpoint) session(ctx context.Context, hooks *Hooks) (results []Result, err error) {
 	client := e.cfg.Server != ""
 	var conn net.Conn
-	if client {
+	if e.cfg.CM {
+		if e.manager, err = cm.New(e.dev, nil); err != nil {
+			return nil, fmt.Errorf("-R: %w", err)
+		}
+	}
+	switch {
+	case e.cfg.CM && client:
+		conn, err = e.dialControl(ctx)
+	case e.cfg.CM:
+		conn, err = e.listenControl(ctx, hooks.Ready)
+	case client:
 		conn, err = dial(ctx, e.cfg.Server, e.cfg.Port)
-	} else {
+	default:
 		conn, err = listen(ctx, e.cfg.Port, hooks.Ready)
 	}
 	if err != nil {
@@ -284,6 +297,7 @@ func (e *endpoint) reconnect(ctx context.Context, x *exchange) error {
 		if c.remote, err = swap(ctx, x, "keys", e.keys(c)); err != nil {
 			return err
 		}
+		c.peer = verbs.QPN(c.remote.QPN)
 		if err := e.bringUp(c); err != nil {
 			return err
 		}
