@@ -40,7 +40,7 @@ var rules = []rule{
 	{"rxe/internal/mutant", pure, nil, nil},
 	{"rxe/mr", with(pure, "sync", "sync/atomic", "unsafe"), []string{"rxe/internal/mutant"}, nil},
 	{"rxe/cm", with(pure, "time"), []string{"rxe/wire"}, nil},
-	{"rxe/sim/...", with(pure, "time", "bufio", "io", "os", "crypto/sha256", "hash"),
+	{"rxe/sim/...", with(pure, "time", "bufio", "io", "os", "crypto/sha256", "hash", "runtime/debug"),
 		[]string{"rxe/..."}, nil},
 	{"rxe", with(pure, "time", "sync", "sync/atomic"),
 		[]string{"rxe/internal/mutant", "rxe/mr", "rxe/wire"}, nil},
@@ -58,7 +58,7 @@ var rules = []rule{
 
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
-	{"interop/...", anything, []string{"internal/...", "rxe/wire"}, anything},
+	{"interop/...", anything, []string{"interop/...", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"cmd/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."},
 		anything},
 }

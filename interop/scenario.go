@@ -274,7 +274,7 @@ func killHere(ctx context.Context, s *scenario, r *rig, at *place) (string, erro
 	err = until(ctx, "Linux to repeat itself", func() (bool, error) {
 		select {
 		case <-client.done:
-			return false, fmt.Errorf("Linux gave up, which it did not use to: %w",
+			return false, fmt.Errorf("rxe gave up, which it did not use to: %w",
 				client.failure(orEarly(client.err)))
 		default:
 		}

@@ -2,6 +2,8 @@ package soak
 
 import (
 	"fmt"
+	"runtime/debug"
+	"strings"
 
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/sim"
@@ -43,7 +45,7 @@ type world struct {
 	chaos    chaos
 }
 
-// Run carries out one run.
+// Run carries out one run. A panic of the engine is a violation.
 func Run(o Options) Result {
 	if o.Packets == 0 {
 		o.Packets = DefaultPackets
@@ -51,15 +53,36 @@ func Run(o Options) Result {
 	w := &world{o: o, r: sim.NewRand(o.Seed ^ 0x736f616b), trace: sim.NewTrace()}
 	w.lossy = o.Faults.Loss() > 0.04
 	w.build()
-	w.begin()
-	ends := func() bool { return w.f.Stats.Packets >= o.Packets || len(w.res.Violations) > 0 }
-	w.f.RunUntil(runTime+rxe.Time(o.Packets)*50_000, ends)
-	if !w.failed() && w.f.Stats.Packets < o.Packets {
-		w.violate("nothing happens any more after %d of %d packets", w.f.Stats.Packets, o.Packets)
-	}
-	w.finish()
+	w.load()
 	w.collect()
 	return w.res
+}
+
+// load is the run from its first packet to its last.
+func (w *world) load() {
+	defer func() {
+		if p := recover(); p != nil {
+			w.violate("panic: %v\n%s", p, calls(debug.Stack()))
+		}
+	}()
+	w.begin()
+	ends := func() bool { return w.f.Stats.Packets >= w.o.Packets || w.failed() }
+	w.f.RunUntil(runTime+rxe.Time(w.o.Packets)*50_000, ends)
+	if !w.failed() && w.f.Stats.Packets < w.o.Packets {
+		w.violate("nothing happens any more after %d of %d packets", w.f.Stats.Packets, w.o.Packets)
+	}
+	w.finish()
+}
+
+// calls are the lines of a stack that name our own files.
+func calls(stack []byte) string {
+	var out []string
+	for _, line := range strings.Split(string(stack), "\n") {
+		if i := strings.Index(line, "/rxe/"); i >= 0 && line[0] == '\t' && len(out) < 12 {
+			out = append(out, "\t"+line[i+1:])
+		}
+	}
+	return strings.Join(out, "\n")
 }
 
 func (w *world) must(err error) {
