@@ -125,8 +125,11 @@ func loadFlag(t *testing.T, w wireKind, cfg Config, count int, limit time.Durati
 	wg.Go(func() { // the writer: never more than a slot ahead
 		var wc [16]WC
 		sge := make([]SGE, 1)
+		completed := 0
 		for i := 0; int64(i) < stop.Load(); {
-			if int64(i)-seen.Load() < flagSlots && a.qp.State() == StateRTS {
+			// Seen is not enough: until its completion a WRITE may be sent again.
+			free := int64(i)-seen.Load() < flagSlots && i-completed < flagSlots
+			if free && a.qp.State() == StateRTS {
 				off := i % flagSlots * flagSlotSize
 				src := a.mr.Bytes()[off : off+size(i)]
 				for j := range src {
@@ -143,6 +146,7 @@ func loadFlag(t *testing.T, w wireKind, cfg Config, count int, limit time.Durati
 				}
 			}
 			n, _ := a.cq.Poll(wc[:])
+			completed += n
 			for _, c := range wc[:n] {
 				if c.Status != WCSuccess {
 					t.Errorf("completion %+v", c)
