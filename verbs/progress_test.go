@@ -33,7 +33,7 @@ func TestServerThatNeverPolls(t *testing.T) {
 // acknowledgement it owes.
 func TestSleepAfterCompletion(t *testing.T) {
 	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
-		a, b := newPair(t, w, cfg, endConfig{}, ConnOptions{}) // 67 ms
+		a, b := newPair(t, w, cfg, endConfig{}, ConnOptions{Timeout: 17}) // 537 ms
 		var took []time.Duration
 		for range 5 {
 			a.recv(1, a.mr.SGE(0, 64))
