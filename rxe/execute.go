@@ -72,7 +72,7 @@ func (q *QP) executeSend(p *wire.Packet) verdict {
 		r.got = 0
 	}
 	n := uint64(p.PayloadLen)
-	if r.got+n > r.recv.length {
+	if r.got+n > min(r.recv.length, MaxMessage) {
 		v := invalidRequest(ReasonRecvTooSmall)
 		v.status = WCLocLenErr
 		return v

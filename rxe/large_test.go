@@ -174,3 +174,27 @@ func TestCase27PSNExtreme(t *testing.T) {
 		t.Fatalf("%+v, expected PSN %#x", s, x.p.b.q.Query().RQPSN)
 	}
 }
+
+// TestCase27SendPastTheLimit: a SEND goes on behind 2^31 bytes, into a receive that could take more: no
+// message is longer, and the packet behind the limit is an invalid request.
+func TestCase27SendPastTheLimit(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("slow")
+	}
+	p := qpIn(t, rxe.StateRTS, rawConfig{pmtu: 4096})
+	dst := repeated(t, p.n, p.q.Init().PD, make([]byte, 1<<20))
+	sge := rxe.SGE{Addr: dst.Addr, Length: gib2, LKey: dst.Key}
+	p.must(p.q.PostRecv(&rxe.RecvWR{ID: 1, SGEs: []rxe.SGE{sge, sge}}))
+	k := packet{op: wire.RCSendFirst, psn: firstPSN, payload: make([]byte, 4096)}
+	const last = gib2 / 4096
+	for i := range uint32(last) {
+		p.receive(k)
+		k.op, k.psn = wire.RCSendMiddle, firstPSN.Add(i+1)
+	}
+	if q := p.q.Query(); q.State != rxe.StateRTS || q.RQPSN != firstPSN.Add(last) {
+		t.Fatalf("QP in %v, expects PSN %#x", q.State, q.RQPSN)
+	}
+	wantNAK(t, p.inject(k), firstPSN.Add(last), wire.NAKInvalidRequest)
+	p.wantWC("1:local length error")
+	p.state(rxe.StateErr)
+}

@@ -1,6 +1,7 @@
 package rxe_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/roxie-rdma/roxie/rxe"
@@ -63,7 +64,7 @@ type rawConfig struct {
 	inline  int // bytes, 128
 	v6      bool
 	vlan    int // 0: no tag
-
+	shards  int
 }
 
 // qpIn makes a QP in the given state, facing a raw peer.
@@ -71,7 +72,7 @@ func qpIn(t testing.TB, state rxe.QPState, c rawConfig) *rawPeer {
 	t.Helper()
 	f := sim.New(sim.Config{})
 	n, err := f.AddNode(sim.NodeConfig{V6: c.v6,
-		Device: rxe.Config{Credits: c.credits, VLAN: uint16(c.vlan)}})
+		Device: rxe.Config{Credits: c.credits, VLAN: uint16(c.vlan)}, Shards: c.shards})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,6 +263,11 @@ type sent struct {
 	length  int
 	imm     uint32
 	orig    uint64
+}
+
+// String is short, for failures.
+func (s sent) String() string {
+	return fmt.Sprintf("%v psn %#x syndrome %v msn %d, %d bytes", s.op, s.psn, s.syn, s.msn, len(s.payload))
 }
 
 // inject gives packets to the QP, one after the other in one batch, and returns what it answers.

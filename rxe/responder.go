@@ -73,6 +73,7 @@ type verdict struct {
 	status WCStatus      // for a receive WQE held, if the QP fails
 	event  EventType     // if it fails and none is held
 	fatal  bool          // QP to ERR
+	silent bool          // not even a NAK: as if the packet were lost
 	ok     bool
 }
 
@@ -149,6 +150,9 @@ func (q *QP) psnAhead() {
 func (q *QP) refuse(p *wire.Packet, v verdict) {
 	r := &q.resp
 	q.drop(v.reason)
+	if v.silent {
+		return
+	}
 	q.oweNAK(v.syn, p.PSN)
 	if !v.fatal {
 		q.shard.C.SendRNRErr++
@@ -292,10 +296,15 @@ func (q *QP) checkResources(p *wire.Packet) verdict {
 	r := &q.resp
 	f := p.Info.Flags
 	if f&(wire.FlagRead|wire.FlagAtomic|wire.FlagAtomicWrite|wire.FlagFlush) != 0 {
-		if len(r.resources) == 0 || r.resources[r.nextRes].pending() {
+		switch {
+		case len(r.resources) == 0:
 			return invalidRequest(ReasonNoResources)
+		case !r.resources[r.nextRes].pending():
+			return accepted
+		case f&wire.FlagFlush != 0: // rxe does not count them as outstanding
+			return verdict{reason: ReasonNoResources, silent: true}
 		}
-		return accepted
+		return invalidRequest(ReasonNoResources)
 	}
 	if f&wire.FlagConsumesRecv == 0 || r.recv.held {
 		return accepted

@@ -92,11 +92,20 @@ func (r *responder) unqueue(i uint16) {
 	}
 }
 
+// queueAnswer puts an answer into the queue, which is in the order of PSNs: behind a loss the peer asks
+// again for several, and takes them in that order only.
 func (q *QP) queueAnswer(i uint16) {
 	r := &q.resp
-	if !r.resources[i].queued {
-		r.resources[i].queued = true
+	if res := &r.resources[i]; !res.queued {
+		res.queued = true
 		r.queue = append(r.queue, i)
+		for at := len(r.queue) - 1; at > 0; at-- {
+			before := r.queue[at-1]
+			if r.resources[before].first.Diff(res.first) < 0 {
+				break
+			}
+			r.queue[at-1], r.queue[at] = i, before
+		}
 	}
 	q.shard.wantSend(q)
 }
