@@ -15,10 +15,20 @@ func (q *QP) withinBudget(n uint32) bool {
 	return false
 }
 
+// budgetAge is how long a packet counts. What has not been acknowledged by then is in no ring any
+// more: it is lost, or the path is so long that the window alone decides.
+const budgetAge Time = 10_000_000
+
+// release takes what is in flight out of the budget for its age.
+func (q *QP) release() {
+	q.req.aged = uint32(q.req.psn.Diff(q.req.una))
+	q.account()
+}
+
 // account follows a change of what the QP has in flight.
 func (q *QP) account() {
 	r := &q.req
-	n := uint32(r.psn.Diff(r.una))
+	n := uint32(r.psn.Diff(r.una)) - r.aged
 	q.shard.inFlight += n - r.counted
 	r.counted = n
 }

@@ -8,23 +8,25 @@ import (
 )
 
 // crowd is many connections between one shard and one shard.
-func crowd(t *testing.T, n int) (*pair, []side) {
-	p := newPair(t, pairConfig{mem: 1 << 18, conn: sim.ConnAttr{Timeout: 14}})
+func crowd(t *testing.T, n int, c pairConfig) (*pair, []side) {
+	p := newPair(t, c)
 	sides := []side{p.a}
 	for len(sides) < n {
 		x := &attack{pair: p}
 		qa, cqa := x.qp(p.a, 0)
 		qb, _ := x.qp(p.b, 0)
-		p.ok(sim.Connect(p.a.n, qa, p.b.n, qb, sim.ConnAttr{Timeout: 14}))
+		p.ok(sim.Connect(p.a.n, qa, p.b.n, qb, c.conn))
 		sides = append(sides, side{n: p.a.n, q: qa, cq: cqa, mem: p.a.mem})
 	}
 	return p, sides
 }
 
+var usual = pairConfig{mem: 1 << 18, conn: sim.ConnAttr{Timeout: 14}}
+
 // TestBudget: forty QPs with long messages overrun no ring of 512 frames, all get their share, and
 // the account is even in the end.
 func TestBudget(t *testing.T) {
-	p, sides := crowd(t, 40)
+	p, sides := crowd(t, 40, usual)
 	for range 4 {
 		for _, s := range sides {
 			s.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{s.mem.SGE(0, 1<<17)}, RemoteAddr: p.b.mem.Addr, RKey: p.b.mem.Key})
@@ -57,7 +59,7 @@ func TestBudget(t *testing.T) {
 
 // TestBudgetDeadPeer: QPs whose peers are gone do not keep the others from sending.
 func TestBudgetDeadPeer(t *testing.T) {
-	p, sides := crowd(t, 20)
+	p, sides := crowd(t, 20, usual)
 	for i, s := range sides[1:] {
 		if i < 10 {
 			p.b.n.Dev.DestroyQP(p.b.n.Dev.QPByNumber(s.q.Query().DestQPN))
@@ -78,11 +80,49 @@ func TestBudgetDeadPeer(t *testing.T) {
 	}
 }
 
+// TestBudgetHeldByTheDead: peers that vanish while all that the shard may have in flight is on its way to
+// them, with an ACK timeout of seconds, do not stop the others: what is old is in nobody's ring any more.
+func TestBudgetHeldByTheDead(t *testing.T) {
+	c := usual
+	c.conn.Timeout = 20
+	p, sides := crowd(t, 8, c)
+	write := func(s side, n int) {
+		s.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{s.mem.SGE(0, n)}, RemoteAddr: p.b.mem.Addr, RKey: p.b.mem.Key})
+	}
+	for _, s := range sides[:4] { // their windows are open
+		write(s, 1<<18)
+		write(s, 1<<18)
+		p.wait(s, 2)
+		p.b.n.Dev.DestroyQP(p.b.n.Dev.QPByNumber(s.q.Query().DestQPN))
+		write(s, 1<<18)
+	}
+	p.f.Run(p.f.Now() + 1*ms)
+	if n := rxe.InFlight(sides[0].q.Shard()); n < 256 {
+		t.Fatalf("%d packets in flight, want the whole budget", n)
+	}
+	start := p.f.Now()
+	for _, s := range sides[4:] {
+		write(s, 1<<18)
+	}
+	for _, s := range sides[4:] {
+		wantStatus(t, p.wait(s, 1)[0], rxe.WCSuccess)
+	}
+	if took := p.f.Now() - start; took > 50*ms {
+		t.Errorf("living QPs were held up %d ms", took/ms)
+	}
+	for _, s := range sides[:4] {
+		p.ok(s.q.Modify(&rxe.QPAttr{State: rxe.StateErr}, rxe.AttrState))
+	}
+	if n := rxe.InFlight(sides[0].q.Shard()); n != 0 {
+		t.Errorf("%d packets left in the account", n)
+	}
+}
+
 // TestBudgetLongRead: a long READ, whose answer takes thousands of PSNs, does not use up the account:
 // it is one frame in the peer's ring, and the other QPs keep their windows.
 func TestBudgetLongRead(t *testing.T) {
 	run := func(read bool) rxe.Time {
-		p, sides := crowd(t, 2)
+		p, sides := crowd(t, 2, usual)
 		if read {
 			far, err := p.b.n.Reg(p.b.q.Init().PD, make([]byte, 1<<20), memAddr, sim.AllAccess)
 			p.ok(err)

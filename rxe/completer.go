@@ -211,6 +211,7 @@ func (q *QP) progressed(was PSN) {
 		r.retries, r.rnrRetries, r.rewound = q.attr.RetryCnt, q.attr.RNRRetry, false
 	}
 	r.grow(uint32(n), q.dev.cfg.Window)
+	r.aged -= min(r.aged, uint32(n))
 	if r.psn.Diff(r.una) < 0 {
 		r.psn = r.una
 	}
@@ -381,9 +382,16 @@ func (q *QP) storeOriginal(e *sendEntry, orig uint64) bool {
 	return q.scatterSend(e, 0, b[:])
 }
 
-// failEntry ends the QP with status at e, everything before it having been handled.
+// failEntry ends the QP with status at e, the oldest unacknowledged entry. It completes at once, unless
+// a local operation before it still waits for grace; until then nothing is sent and the first failure
+// counts.
 func (q *QP) failEntry(e *sendEntry, st WCStatus, why Reason) {
-	e.fail(st, why)
+	r := &q.req
+	if e.state != entryFailed {
+		e.fail(st, why)
+	}
+	r.cur, r.halted, r.rnrWait = r.ack, true, false
+	q.shard.wheel.clear(&q.timer)
 	q.retire()
 }
 
@@ -523,7 +531,8 @@ func wcOpcode(op WROpcode) WCOpcode {
 }
 
 // flush completes everything posted with WR_FLUSH_ERR: both queues in ERR, the send queue in SQE.
-// An executed invalidation still waits for its grace, and keeps what is behind it waiting.
+// An executed invalidation still waits for its grace, and keeps what is behind it waiting. What was
+// decided before keeps its status.
 func (q *QP) flush() {
 	r := &q.req
 	for {
@@ -532,12 +541,17 @@ func (q *QP) flush() {
 		}
 		e := r.entry(r.tail)
 		st, why := WCWRFlushErr, ReasonFlushed
-		if e.state == entryGrace {
+		switch e.state {
+		case entryGrace:
 			if !q.dev.grace.Passed(e.epoch) {
 				q.shard.waitGrace(q, e.epoch)
 				return
 			}
 			st, why = WCSuccess, ReasonNone
+		case entryDone: // behind one that waited for grace
+			st, why = WCSuccess, ReasonNone
+		case entryFailed:
+			st, why = e.status, e.reason
 		}
 		r.tail++
 		q.unstage(e)
@@ -546,12 +560,11 @@ func (q *QP) flush() {
 			continue
 		}
 		if st != WCSuccess || q.sigAll || e.flags&SendSignaled != 0 {
-			c := CQE{WRID: e.id, QPN: q.qpn, Status: st, Reason: why, Opcode: wcOpcode(e.opcode)}
-			q.pushCQE(q.sendCQ, &c, false)
+			q.sendCQE(e, st, why)
 		}
 	}
 	r.ack, r.cur = r.tail, r.tail
-	r.una, r.psn, r.nxt = r.sent, r.sent, r.sent
+	r.una, r.psn, r.nxt, r.aged = r.sent, r.sent, r.sent, 0
 	q.account()
 	r.reads, r.halted, r.rnrWait = 0, false, false
 	if q.state == StateErr {

@@ -31,7 +31,9 @@ type requester struct {
 	tail, ack, cur, head uint32
 	una, psn, sent, nxt  PSN
 
+	ackAt      Time   // when the ACK timer runs out
 	counted    uint32 // packets in flight that the shard's budget knows of
+	aged       uint32 // the oldest packets in flight that it no longer counts
 	cwnd, acc  uint32 // window, and fraction of the next packet of growth
 	ssthresh   uint32
 	recover    PSN // losses before it belong to the same episode
@@ -634,23 +636,25 @@ func (q *QP) sendFault() int {
 // rewind goes back to the oldest unacknowledged PSN (go-back-N).
 func (q *QP) rewind() {
 	r := &q.req
-	r.cur, r.psn = r.ack, r.una
+	r.cur, r.psn, r.aged = r.ack, r.una, 0
 	q.account()
 	r.unasked = 0
 	q.shard.C.CompleterRetryErr++
 	q.shard.wantRequest(q)
 }
 
-// armAck starts the retransmission timer.
+// armAck starts the retransmission timer. It runs twice: first when what is in flight no longer
+// counts in the budget.
 func (q *QP) armAck() {
 	at := AckTimeout(q.attr.Timeout)
 	if at != Never {
 		at += q.shard.now
 	}
-	q.shard.wheel.set(&q.timer, at)
+	q.req.ackAt = at
+	q.shard.wheel.set(&q.timer, min(at, q.shard.now+budgetAge))
 }
 
-// expire is the timer: the end of an RNR wait, or no answer for too long.
+// expire is the timer: the end of an RNR wait, the age of the budget, or no answer for too long.
 func (q *QP) expire(now Time) {
 	r := &q.req
 	if q.typ != RC || q.state != StateRTS && q.state != StateSQD {
@@ -661,7 +665,15 @@ func (q *QP) expire(now Time) {
 		q.rewind()
 		return
 	}
-	if r.una == r.sent {
+	switch {
+	case r.una == r.sent:
+		return
+	case now < r.ackAt:
+		q.release()
+		q.shard.wheel.set(&q.timer, r.ackAt)
+		return
+	case r.psn == r.una && q.waits && !q.shard.canUnpark():
+		q.armAck() // it has not been its turn since the last timeout: no retry to count
 		return
 	}
 	q.shard.C.Timeouts++
