@@ -1,12 +1,9 @@
 package rxe_test
 
 import (
-	"bytes"
-	"errors"
 	"testing"
 
 	"github.com/roxie-rdma/roxie/rxe"
-	"github.com/roxie-rdma/roxie/rxe/sim"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
@@ -164,103 +161,6 @@ func TestCreditUpdate(t *testing.T) {
 	}
 	if s := p.inject(credits(ourPSN, 3, 1)); len(s) != 2 {
 		t.Fatalf("with credits for messages up to 4: %d packets, want 2", len(s))
-	}
-}
-
-// TestReadInParts: a READ longer than the window is asked for in parts that it holds, at most two
-// outstanding and no more than the depth allows; each is a request of its own to the responder, and what
-// is lost is asked for again up to where its request ended.
-func TestReadInParts(t *testing.T) {
-	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7, rd: 4})
-	const n = 256*99 + 17                  // 100 PSNs
-	asked := func(s []sent, want ...int) { // pairs of first PSN and number of PSNs
-		t.Helper()
-		if len(s) != len(want)/2 {
-			t.Fatalf("asked %d times, want %d: %+v", len(s), len(want)/2, s)
-		}
-		for i, k := range s {
-			first, count := want[2*i], want[2*i+1]
-			length := min(256*count, n-256*first)
-			if k.op != wire.RCReadRequest || k.psn != ourPSN.Add(uint32(first)) || k.length != length || k.va != 0x5000+uint64(256*first) {
-				t.Fatalf("asked for PSN +%d, %d bytes at %#x; want +%d, %d bytes", k.psn.Diff(ourPSN), k.length, k.va, first, length)
-			}
-		}
-	}
-	answer := func(from, to, first, last int) (out []sent) { // PSNs from..to-1 of the request first..last
-		t.Helper()
-		for i := from; i < to; i++ {
-			op := wire.RCReadRespMiddle
-			if i == first {
-				op = wire.RCReadRespFirst
-			}
-			if i == last {
-				op = wire.RCReadRespLast
-			}
-			out = append(out, p.inject(p.response(op, ourPSN.Add(uint32(i)), min(256, n-256*i)))...)
-		}
-		return out
-	}
-	asked(p.post(p.readWR(1, n)), 0, 16)
-	asked(answer(0, 5, 0, 15)) // the window is 21 now, 10 are free: not yet half
-	asked(answer(5, 6, 0, 15), 16, 12)
-	asked(answer(6, 15, 0, 15))          // two are outstanding
-	asked(answer(15, 16, 0, 15), 28, 20) // the first is answered
-	again := p.inject(p.response(wire.RCReadRespMiddle, ourPSN.Add(20), 256))
-	asked(again, 16, 12, 28, 20) // what is lost is asked for in the same parts
-	asked(answer(16, 28, 16, 27))
-	todo := p.advance(2 * ackT14)
-	asked(todo[:1], 28, 20) // nothing came: the window is small, the part as it was
-	next := 28
-	for len(todo) > 0 {
-		k := todo[0]
-		first, count := int(k.psn.Diff(ourPSN)), (k.length+255)/256
-		if first != next || rxe.ReadsOutstanding(p.q) > 2 {
-			t.Fatalf("asked for PSN +%d, want +%d; %d requests outstanding", first, next, rxe.ReadsOutstanding(p.q))
-		}
-		next += count
-		todo = append(todo[1:], answer(first, next, first, next-1)...)
-	}
-	p.wantWC("1:success")
-	if next != 100 || rxe.ReadsOutstanding(p.q) != 0 {
-		t.Fatalf("answered up to PSN +%d, %d requests outstanding", next, rxe.ReadsOutstanding(p.q))
-	}
-	for i, x := range p.mem.Buf[0x8000:][:n] {
-		if x != byte(ourPSN.Add(uint32(i/256))) {
-			t.Fatalf("byte %d is wrong", i)
-		}
-	}
-}
-
-// TestReadPartsWithDepth1: with depth 1 one part is outstanding at a time; the whole is read.
-func TestReadPartsWithDepth1(t *testing.T) {
-	for _, depth := range []uint8{1, 2, 16} {
-		p := newPair(t, pairConfig{mem: 1 << 20, sim: sim.Config{Seed: uint64(depth), Faults: sim.Faults{Drop: 0.002, Duplicate: 0.01, Reorder: 0.01}},
-			conn: sim.ConnAttr{PMTU: 512, RdAtomic: depth, PSN: 0xfffff0}})
-		for i := range 6 {
-			n := 100_000 + 7777*i
-			p.a.send(t, rxe.SendWR{ID: uint64(i), Opcode: rxe.WRRDMARead, SGEs: []rxe.SGE{p.a.mem.SGE(150_000*i, n)}, RemoteAddr: memAddr + uint64(i), RKey: p.b.mem.Key})
-			p.a.send(t, rxe.SendWR{ID: uint64(i), Opcode: rxe.WRRDMAWrite, Flags: rxe.SendFence, SGEs: []rxe.SGE{p.a.mem.SGE(150_000*i, 1)}, RemoteAddr: memAddr + 1000_000, RKey: p.b.mem.Key})
-			for _, c := range p.wait(p.a, 2) {
-				wantStatus(t, c, rxe.WCSuccess)
-			}
-			if !bytes.Equal(p.a.mem.Buf[150_000*i:][:n], p.b.mem.Buf[i:][:n]) {
-				t.Fatalf("depth %d: %d bytes differ", depth, n)
-			}
-		}
-		if c := p.b.q.Shard().C; c.Drops[rxe.ReasonNoResources] != 0 || rxe.ReadsOutstanding(p.a.q) != 0 {
-			t.Fatalf("depth %d was exceeded", depth)
-		}
-	}
-}
-
-// TestReadLength: the longest READ has 2^23-1 PSNs; one more is refused at post.
-func TestReadLength(t *testing.T) {
-	p := qpIn(t, rxe.StateRTS, rawConfig{pmtu: 256})
-	wr := rxe.SendWR{ID: 2, Opcode: rxe.WRRDMARead, SGEs: []rxe.SGE{{Addr: memAddr, Length: 256 * (1<<23 - 1), LKey: p.mem.Key}}}
-	one(t, p.post(wr))
-	wr.SGEs[0].Length++
-	if err := p.q.PostSend(&wr); !errors.Is(err, rxe.ErrReadLen) {
-		t.Fatalf("a READ of 2^23 PSNs: %v", err)
 	}
 }
 
