@@ -38,7 +38,8 @@ var anything = []string{"..."}
 var rules = []rule{
 	{"rxe/wire", pure, nil, nil},
 	{"rxe/internal/mutant", pure, nil, nil},
-	{"rxe/mr", with(pure, "sync", "sync/atomic", "unsafe"), []string{"rxe/internal/mutant"}, nil},
+	{"rxe/mr", with(pure, "sync", "sync/atomic", "unsafe", "runtime", "runtime/debug"),
+		[]string{"rxe/internal/mutant"}, nil},
 	{"rxe/cm", with(pure, "time"), []string{"rxe/wire"}, nil},
 	{"rxe/sim/...", with(pure, "time", "bufio", "io", "os", "crypto/sha256", "hash", "runtime/debug"),
 		[]string{"rxe/..."}, nil},

@@ -359,10 +359,14 @@ func (q *QP) scatter(pd mr.PD, sges []SGE, off uint64, src []byte, last bool) mr
 		if f != mr.FaultNone {
 			return f
 		}
+		ok := false
 		if last && n == uint64(len(src)) {
-			v.List().CopyInLast(v.Offset(va), src)
+			ok = v.List().CopyInLast(v.Offset(va), src)
 		} else {
-			v.List().CopyIn(v.Offset(va), src[:n])
+			ok = v.List().CopyIn(v.Offset(va), src[:n])
+		}
+		if !ok {
+			return q.shard.memoryFault()
 		}
 		src, off = src[n:], 0
 	}

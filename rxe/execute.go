@@ -118,15 +118,17 @@ func (q *QP) executeWrite(p *wire.Packet) verdict {
 	q.shard.copyHook()
 	off := v.Offset(r.va)
 	last := p.Info.Flags&wire.FlagEnd != 0
+	var ok bool
 	switch {
 	case !last:
-		v.List().CopyIn(off, p.Data0)
-		v.List().CopyIn(off+uint64(len(p.Data0)), p.Data1)
+		ok = v.List().CopyIn(off, p.Data0) && v.List().CopyIn(off+uint64(len(p.Data0)), p.Data1)
 	case len(p.Data1) == 0:
-		v.List().CopyInLast(off, p.Data0)
+		ok = v.List().CopyInLast(off, p.Data0)
 	default:
-		v.List().CopyIn(off, p.Data0)
-		v.List().CopyInLast(off+uint64(len(p.Data0)), p.Data1)
+		ok = v.List().CopyIn(off, p.Data0) && v.List().CopyInLast(off+uint64(len(p.Data0)), p.Data1)
+	}
+	if !ok {
+		return refused(q.shard.memoryFault())
 	}
 	r.va += uint64(p.PayloadLen)
 	r.resid -= uint64(p.PayloadLen)
@@ -202,7 +204,7 @@ func (q *QP) executeAtomic(p *wire.Packet) verdict {
 		return invalidRequest(ReasonOpUnsupported)
 	}
 	if f != mr.FaultNone {
-		return remoteAccess(f)
+		return refused(f)
 	}
 	r.msn = (r.msn + 1) & wire.PSNMask
 	q.addResource(resource{op: p.Op, first: p.PSN, last: p.PSN, orig: orig})
@@ -225,7 +227,7 @@ func (q *QP) fetch(p *wire.Packet) (orig uint64, f mr.Fault) {
 		orig, ok = v.List().FetchAdd(v.Offset(va), h.SwapAdd())
 	}
 	if !ok {
-		return 0, mr.FaultRange
+		return 0, q.shard.memoryFault()
 	}
 	return orig, mr.FaultNone
 }
@@ -241,7 +243,7 @@ func (q *QP) atomicWrite(p *wire.Packet) mr.Fault {
 	copy(b[n:], p.Data1)
 	q.shard.copyHook()
 	if !v.List().Store8(v.Offset(h.VA()), binary.NativeEndian.Uint64(b[:])) {
-		return mr.FaultRange
+		return q.shard.memoryFault()
 	}
 	return mr.FaultNone
 }
@@ -267,6 +269,22 @@ func (q *QP) flushMemory(p *wire.Packet) mr.Fault {
 	return f
 }
 
+// memoryFault counts memory that was there by its key and not when it was touched: the file behind it
+// has been cut short, or cannot be read.
+func (s *Shard) memoryFault() mr.Fault {
+	s.C.KeyFaults[mr.FaultMemory]++
+	return mr.FaultMemory
+}
+
+// refused is the verdict on a fault: memory that fails is the responder's trouble, a remote
+// operational error, all else the peer's.
+func refused(f mr.Fault) verdict {
+	if f == mr.FaultMemory {
+		return remoteOp(ReasonMemory, WCLocAccessErr)
+	}
+	return remoteAccess(f)
+}
+
 // faultReason turns a key fault into the engine's reason.
 func faultReason(f mr.Fault) Reason {
 	switch f {
@@ -286,6 +304,8 @@ func faultReason(f mr.Fault) Reason {
 		return ReasonKeyKind
 	case mr.FaultBound:
 		return ReasonKeyBound
+	case mr.FaultMemory:
+		return ReasonMemory
 	}
 	return ReasonKeyRange
 }

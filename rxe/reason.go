@@ -42,6 +42,7 @@ const (
 	ReasonKeyQP
 	ReasonKeyKind
 	ReasonKeyBound
+	ReasonMemory
 	ReasonInvalidate
 	ReasonUCGap
 	ReasonUCDropped
@@ -91,8 +92,9 @@ var reasonNames = [NumReasons]string{
 	ReasonKeyState: "region is not valid", ReasonKeyPD: "key belongs to another protection domain",
 	ReasonKeyAccess: "access right missing", ReasonKeyRange: "address range outside the region",
 	ReasonKeyQP: "window is bound to another QP", ReasonKeyKind: "operation is not for this kind of key",
-	ReasonKeyBound: "region has windows bound to it", ReasonInvalidate: "remote invalidation failed",
-	ReasonUCGap: "gap in a UC message", ReasonUCDropped: "rest of a dropped UC message",
+	ReasonKeyBound: "region has windows bound to it", ReasonMemory: "file behind the memory failed",
+	ReasonInvalidate: "remote invalidation failed",
+	ReasonUCGap:      "gap in a UC message", ReasonUCDropped: "rest of a dropped UC message",
 	ReasonReplayGone: "duplicate is no longer in the resource ring",
 	ReasonFlushType:  "FLUSH type or level is not valid",
 	ReasonStaleAck:   "acknowledges nothing outstanding", ReasonAckReserved: "reserved AETH syndrome",

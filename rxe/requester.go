@@ -600,7 +600,10 @@ func (q *QP) gatherTo(dst []byte, e *sendEntry, off uint32) bool {
 		if n > 0 {
 			va := sge.Addr + uint64(r.sgeOff)
 			v, fault := q.shard.check(sge.LKey, q.pd, q.qpn, 0, va, uint64(n))
-			if fault != mr.FaultNone || !v.List().CopyOut(v.Offset(va), dst[:n]) {
+			if fault == mr.FaultNone && !v.List().CopyOut(v.Offset(va), dst[:n]) {
+				fault = q.shard.memoryFault()
+			}
+			if fault != mr.FaultNone {
 				e.fail(WCLocProtErr, faultReason(fault))
 				return false
 			}

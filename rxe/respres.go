@@ -278,9 +278,9 @@ func (q *QP) sendReadResponse(f Frame, res *resource) int {
 		q.shard.copyHook()
 		at := q.tmpl.HeaderLen(op)
 		head := f.Head[at:min(len(f.Head), at+int(n))]
-		v.List().CopyOut(v.Offset(va), head)
-		if rest := int(n) - len(head); rest > 0 {
-			v.List().CopyOut(v.Offset(va)+uint64(len(head)), f.Tail[:rest])
+		if rest := int(n) - len(head); !v.List().CopyOut(v.Offset(va), head) ||
+			rest > 0 && !v.List().CopyOut(v.Offset(va)+uint64(len(head)), f.Tail[:rest]) {
+			return q.cutRead(f, res, q.shard.memoryFault())
 		}
 	}
 	q.putAETH(hdr, op, q.ackSyndrome(), res.cur)
@@ -309,19 +309,19 @@ func readResponseOp(first, last bool) wire.Opcode {
 // the region back since. A peer that still waits is told by the NAK.
 func (q *QP) cutRead(f Frame, res *resource, fault mr.Fault) int {
 	r := &q.resp
-	psn := res.cur
-	q.drop(faultReason(fault))
+	psn, v := res.cur, refused(fault)
+	q.drop(v.reason)
 	if res.done {
 		q.answered(res)
 		q.shard.C.NAKsSent++
 		q.Stats.NAKsSent++
-		return q.sendAck(f, wire.NAKSyndrome(wire.NAKRemoteAccess), psn)
+		return q.sendAck(f, v.syn, psn)
 	}
 	r.queue = r.queue[:0]
 	r.failing, r.nakOwed = true, false
-	q.shard.emit(Event{Type: EventQPAccessErr, QP: q, Reason: faultReason(fault)})
+	q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
 	q.toError()
 	q.shard.C.NAKsSent++
 	q.Stats.NAKsSent++
-	return q.sendAck(f, wire.NAKSyndrome(wire.NAKRemoteAccess), psn)
+	return q.sendAck(f, v.syn, psn)
 }

@@ -49,6 +49,7 @@ type MR struct {
 	access Access
 	fast   bool
 	mapped bool // fast: MapSG has chosen memory
+	file   bool // the memory is mapped from a file
 }
 
 // RegMR registers buf (ibv_reg_mr). The memory is kept alive until Dereg. Peers see it at Addr.
@@ -58,6 +59,19 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	m := &MR{handle: handle{ctx: pd.ctx}, pd: pd, buf: buf, access: access}
 	if err := m.register(); err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+	}
+	return m, nil
+}
+
+// RegMapped is RegMR for memory that is mapped from a file (mmap with MAP_SHARED), which stays the
+// caller's: unmap it after Dereg. When the file is cut short, or reading it fails, the packet that
+// touches the missing page is answered with a NAK remote operational error and its QP goes to ERR;
+// own work requests fail with WCLocProtErr. The process lives. A page that is not in memory stalls
+// the shard until it is read: see to it beforehand (MADV_POPULATE_READ, mlock).
+func (pd *PD) RegMapped(buf []byte, access Access) (*MR, error) {
+	m := &MR{handle: handle{ctx: pd.ctx}, pd: pd, buf: buf, access: access, file: true}
+	if err := m.register(); err != nil {
+		return nil, fmt.Errorf("register %d mapped bytes: %w", len(buf), err)
 	}
 	return m, nil
 }
@@ -132,8 +146,12 @@ func (m *MR) view(pd *PD, buf []byte, access Access) (*mr.View, error) {
 	if access&ZeroBased != 0 {
 		iova = 0
 	}
+	list := mr.NewList(buf)
+	if m.file {
+		list = mr.NewMappedList(buf)
+	}
 	return mr.NewView(mr.Region{Key: m.key, PD: pd.num, Access: access, IOVA: iova,
-		Length: uint64(len(buf)), List: mr.NewList(buf)})
+		Length: uint64(len(buf)), List: list})
 }
 
 // ReregFlags say what Rereg changes (enum ibv_rereg_mr_flags).

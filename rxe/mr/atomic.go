@@ -52,7 +52,7 @@ func (l *List) word(off uint64) (*uint64, words) {
 }
 
 // FetchAdd adds to the 8 bytes at off, in host byte order, and returns what was there. ok is false,
-// and nothing touched, if they are not inside the list. The operation is atomic with all others
+// and nothing touched, if they are not inside the list or mapped memory does not have them. The operation is atomic with all others
 // of this file on overlapping bytes of any list, and with sync/atomic when the bytes are aligned
 // to 8 in memory.
 func (l *List) FetchAdd(off, add uint64) (old uint64, ok bool) {
@@ -61,14 +61,23 @@ func (l *List) FetchAdd(off, add uint64) (old uint64, ok bool) {
 	}
 	p, set := l.word(off)
 	set.lock()
-	if p != nil {
-		old = atomic.AddUint64(p, add) - add
+	if l.mapped {
+		old, ok = l.tryFetchAdd(p, off, add)
 	} else {
-		old = l.load(off)
-		l.store(off, old+add)
+		old, ok = l.fetchAdd(p, off, add), true
 	}
 	set.unlock()
-	return old, true
+	return old, ok
+}
+
+// fetchAdd works on the aligned word p, or on scattered bytes at off. Their locks are held.
+func (l *List) fetchAdd(p *uint64, off, add uint64) (old uint64) {
+	if p != nil {
+		return atomic.AddUint64(p, add) - add
+	}
+	old = l.load(off)
+	l.store(off, old+add)
+	return old
 }
 
 // CmpSwap stores swap in the 8 bytes at off if they equal cmp, and returns what was there. Byte
@@ -79,6 +88,16 @@ func (l *List) CmpSwap(off, cmp, swap uint64) (old uint64, ok bool) {
 	}
 	p, set := l.word(off)
 	set.lock()
+	if l.mapped {
+		old, ok = l.tryCmpSwap(p, off, cmp, swap)
+	} else {
+		old, ok = l.cmpSwap(p, off, cmp, swap), true
+	}
+	set.unlock()
+	return old, ok
+}
+
+func (l *List) cmpSwap(p *uint64, off, cmp, swap uint64) (old uint64) {
 	if p != nil {
 		for old = atomic.LoadUint64(p); old == cmp; old = atomic.LoadUint64(p) {
 			if atomic.CompareAndSwapUint64(p, cmp, swap) {
@@ -88,8 +107,7 @@ func (l *List) CmpSwap(off, cmp, swap uint64) (old uint64, ok bool) {
 	} else if old = l.load(off); old == cmp {
 		l.store(off, swap)
 	}
-	set.unlock()
-	return old, true
+	return old
 }
 
 // Store8 stores v in the 8 bytes at off: ATOMIC WRITE. Byte order, ok and atomicity are those of
@@ -100,22 +118,31 @@ func (l *List) Store8(off, v uint64) (ok bool) {
 	}
 	p, set := l.word(off)
 	set.lock()
+	if l.mapped {
+		ok = l.tryStore8(p, off, v)
+	} else {
+		ok = l.store8(p, off, v)
+	}
+	set.unlock()
+	return ok
+}
+
+func (l *List) store8(p *uint64, off, v uint64) bool {
 	if p != nil {
 		atomic.StoreUint64(p, v)
 	} else {
 		l.store(off, v)
 	}
-	set.unlock()
 	return true
 }
 
 func (l *List) load(off uint64) uint64 {
 	var b [8]byte
-	l.CopyOut(off, b[:])
+	l.copyOut(off, b[:])
 	return toHost(b)
 }
 
 func (l *List) store(off, v uint64) {
 	b := fromHost(v)
-	l.CopyIn(off, b[:])
+	l.copyIn(off, b[:])
 }

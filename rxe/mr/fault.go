@@ -19,6 +19,7 @@ const (
 	FaultRange                 // outside the registered range, or the range wraps past 2^64
 	FaultBound                 // the region has windows bound to it
 	FaultPending               // no list or view of that number is waiting for execution
+	FaultMemory                // not of a check: the file behind mapped memory failed
 	NumFaults
 )
 
@@ -34,6 +35,7 @@ var faultNames = [NumFaults]string{
 	FaultRange:    "range",
 	FaultBound:    "bound",
 	FaultPending:  "pending",
+	FaultMemory:   "memory",
 }
 
 // String returns a short lower-case name, fit for a counter.

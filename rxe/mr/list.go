@@ -14,6 +14,8 @@ type List struct {
 	page uint64 // not 0: every segment but the first and the last has this length
 	segs [][]byte
 	ends []uint64 // offset of each segment's end, for lists of uneven segments
+
+	mapped bool // a file's memory: touching it may fail, see mapped.go
 }
 
 // NewList makes a list over segs in this order. Empty segments are left out. The list keeps the
@@ -29,6 +31,7 @@ func NewList(segs ...[]byte) *List {
 func (l *List) Reset(segs [][]byte) {
 	clear(l.segs[:cap(l.segs)])
 	l.segs, l.ends, l.head, l.n, l.page = l.segs[:0], l.ends[:0], nil, 0, 0
+	l.mapped = false
 	for _, s := range segs {
 		if len(s) > 0 {
 			l.segs = append(l.segs, s[:len(s):len(s)])
@@ -92,11 +95,18 @@ func (l *List) locate(off uint64) (seg int, at uint64) {
 }
 
 // CopyIn copies src to the bytes from off on. It returns false and touches nothing if they are not
-// all inside the list.
+// all inside the list; and false, whatever it has touched, if mapped memory does not take them.
 func (l *List) CopyIn(off uint64, src []byte) bool {
 	if !l.holds(off, uint64(len(src))) {
 		return false
 	}
+	if l.mapped {
+		return l.tryCopyIn(off, src)
+	}
+	return l.copyIn(off, src)
+}
+
+func (l *List) copyIn(off uint64, src []byte) bool {
 	if len(l.segs) == 1 {
 		copy(l.head[off:], src)
 		return true
@@ -115,11 +125,18 @@ func (l *List) CopyIn(off uint64, src []byte) bool {
 }
 
 // CopyOut fills dst with the bytes from off on. It returns false and touches nothing if they are
-// not all inside the list.
+// not all inside the list; and false if mapped memory does not give them.
 func (l *List) CopyOut(off uint64, dst []byte) bool {
 	if !l.holds(off, uint64(len(dst))) {
 		return false
 	}
+	if l.mapped {
+		return l.tryCopyOut(off, dst)
+	}
+	return l.copyOut(off, dst)
+}
+
+func (l *List) copyOut(off uint64, dst []byte) bool {
 	if len(l.segs) == 1 {
 		copy(dst, l.head[off:])
 		return true
@@ -147,10 +164,17 @@ func (l *List) CopyInLast(off uint64, src []byte) bool {
 	if len(src) == 0 {
 		return true
 	}
+	if l.mapped {
+		return l.tryCopyInLast(off, src)
+	}
+	return l.copyInLast(off, src)
+}
+
+func (l *List) copyInLast(off uint64, src []byte) bool {
 	seg, at := l.locate(off + uint64(len(src)) - 1)
 	dst := l.segs[seg][:at+1] // ends with the last byte
 	if n := len(src) - len(dst); n > 0 {
-		l.CopyIn(off, src[:n])
+		l.copyIn(off, src[:n])
 		src = src[n:]
 	}
 	copyLast(dst[len(dst)-len(src):], src)
