@@ -423,9 +423,8 @@ func (q *QP) retire() {
 		switch e.state {
 		case entryDone:
 		case entryGrace:
-			if !q.dev.grace.Passed(e.epoch) {
+			if !q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
 				q.freeSlots(start)
-				q.shard.waitGrace(q, e.epoch)
 				return
 			}
 		case entryFailed:
@@ -547,8 +546,7 @@ func (q *QP) flush() {
 		st, why := WCWRFlushErr, ReasonFlushed
 		switch e.state {
 		case entryGrace:
-			if !q.dev.grace.Passed(e.epoch) {
-				q.shard.waitGrace(q, e.epoch)
+			if !q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
 				return
 			}
 			st, why = WCSuccess, ReasonNone

@@ -36,3 +36,7 @@ func SetNextQPN(d *Device, n QPN) { d.qps.next = n }
 
 // ReadsOutstanding is how many READ and atomic requests of a QP are not answered.
 func ReadsOutstanding(q *QP) uint32 { return q.req.reads }
+
+// SetGraceHook sets what runs when a completion of the shard has to wait for grace, before the shard
+// says so.
+func SetGraceHook(s *Shard, f func()) { s.graceHook = f }

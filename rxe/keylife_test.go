@@ -201,3 +201,50 @@ func TestRetransmitWithDeadLKey(t *testing.T) {
 		t.Error("the dead region was read")
 	}
 }
+
+// TestGraceAtTheLastMoment: two invalidations wait for one shard each. The first to pass wakes the
+// owner; while that looks whether the second has passed, and before it wishes to be woken again, it
+// does. Nobody wakes the owner for it, so that it must not sleep.
+func TestGraceAtTheLastMoment(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		x := newGraceWorld(t, true)
+		owner, early, late := x.b.q.Shard(), x.other, x.b.n.Dev.Shards()[2]
+		x.b.n.Sleep(2, true)
+		second, cq2 := x.qp(x.b, owner.ID) // a local one behind the first would not be looked at yet
+		peer, _ := x.qp(x.a, 0)
+		x.ok(sim.Connect(x.b.n, second, x.a.n, peer, sim.ConnAttr{}))
+		invalidate := func(i int) {
+			if !remote {
+				x.m.post([]*rxe.QP{x.b.q, second}[i], rxe.SendWR{ID: 10, Opcode: rxe.WRLocalInv,
+					RKey: x.regions[i].key, Flags: rxe.SendSignaled})
+			} else {
+				x.b.recv(t, 10, x.b.mem.SGE(0, 64))
+				x.a.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRSendWithInv,
+					SGEs: []rxe.SGE{x.a.mem.SGE(0, 8)}, Imm: uint32(x.regions[i].key)})
+			}
+			x.f.Run(x.f.Now() + 1_000_000)
+		}
+		invalidate(0)
+		late.Enter()
+		invalidate(1)
+		if early.Leave(); early.Wakeups() != 1<<owner.ID {
+			t.Fatal("the first shard to pass does not wake the owner")
+		}
+		hooked := false
+		rxe.SetGraceHook(owner, func() {
+			if !hooked {
+				hooked = true
+				if late.Leave(); late.Wakeups() != 0 {
+					t.Fatal("the second shard to pass wakes the owner: no such moment")
+				}
+			}
+		})
+		owner.Enter()
+		owner.Turn(x.f.Now())
+		again := owner.Leave()
+		rxe.SetGraceHook(owner, nil)
+		if n := x.b.cq.Len() + cq2.Len(); !hooked || n < 2 && !again {
+			t.Errorf("remote %v: %d completions, and the shard may sleep", remote, n)
+		}
+	}
+}

@@ -344,11 +344,12 @@ func (q *QP) finishRecv(c *CQE, solicited bool, epoch mr.Epoch) {
 		q.RQ.cons.Store(q.RQ.cons.Load() + 1)
 	}
 	q.shard.C.RDMARecvs++
-	if len(r.deferred) > 0 || epoch != 0 && !q.dev.grace.Passed(epoch) {
+	if len(r.deferred) > 0 {
+		r.deferred = append(r.deferred, deferredCQE{*c, epoch, solicited}) // the first one is waited for
+		return
+	}
+	if epoch != 0 && !q.dev.grace.Passed(epoch) && !q.shard.waitGrace(q, epoch) {
 		r.deferred = append(r.deferred, deferredCQE{*c, epoch, solicited})
-		if epoch != 0 {
-			q.shard.waitGrace(q, epoch)
-		}
 		return
 	}
 	q.pushCQE(q.recvCQ, c, solicited)
@@ -360,8 +361,7 @@ func (q *QP) releaseRecv() {
 	n := 0
 	for ; n < len(r.deferred); n++ {
 		d := &r.deferred[n]
-		if d.epoch != 0 && !q.dev.grace.Passed(d.epoch) {
-			q.shard.waitGrace(q, d.epoch)
+		if d.epoch != 0 && !q.dev.grace.Passed(d.epoch) && !q.shard.waitGrace(q, d.epoch) {
 			break
 		}
 		q.pushCQE(q.recvCQ, &d.cqe, d.solicited)

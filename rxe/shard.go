@@ -51,7 +51,8 @@ type Shard struct {
 	now     Time
 
 	// TestHook, if set, runs between each key check of a responder and the copy it allowed.
-	TestHook func()
+	TestHook  func()
+	graceHook func() // tests: runs when grace has not passed yet, before it is waited for
 }
 
 func newShard(d *Device, id int, now Time) *Shard {
@@ -101,14 +102,21 @@ func (s *Shard) graceTurn() {
 	}
 }
 
-// waitGrace remembers that q's oldest completion needs the grace of epoch e.
-func (s *Shard) waitGrace(q *QP, e mr.Epoch) {
+// waitGrace remembers that q's oldest completion needs the grace of epoch e. It reports true, and
+// remembers nothing, if the last shard passes just now: nobody would wake this one for it.
+func (s *Shard) waitGrace(q *QP, e mr.Epoch) (passed bool) {
+	if s.graceHook != nil {
+		s.graceHook()
+	}
+	if s.dev.grace.Want(s.ID, e) {
+		return true
+	}
 	if !q.graceQueued {
 		q.graceQueued = true
 		s.waiting = append(s.waiting, q)
 		s.C.GraceStalls++
 	}
-	s.dev.grace.Want(s.ID, e)
+	return false
 }
 
 // Wakeups returns the set of shards (bit i = shard i) that have work because of this one.
