@@ -119,8 +119,8 @@ func TestAttrValues(t *testing.T) {
 	}
 }
 
-// TestPostByState is the table state × verb (Case55).
-func TestPostByState(t *testing.T) {
+// TestCase55PostByState is the table state × verb.
+func TestCase55PostByState(t *testing.T) {
 	send := []bool{false, false, false, true, true, true, true}
 	recv := []bool{false, true, true, true, true, true, true}
 	for st := rxe.StateReset; st <= rxe.StateErr; st++ {
@@ -139,9 +139,9 @@ func TestPostByState(t *testing.T) {
 	}
 }
 
-// TestPostLimits: full queues and work requests beyond the capabilities are refused at post, and
-// depth exactly as asked works (Case56).
-func TestPostLimits(t *testing.T) {
+// TestCase56PostLimits: full queues and work requests beyond the capabilities are refused at post, and
+// depth exactly as asked works.
+func TestCase56PostLimits(t *testing.T) {
 	p := qpIn(t, rxe.StateRTS, rawConfig{sendWR: 5, recvWR: 3})
 	for i := 0; i < 5; i++ {
 		p.must(p.q.PostSend(&rxe.SendWR{Opcode: rxe.WRSend}))

@@ -376,8 +376,8 @@ func TestBadResponses(t *testing.T) {
 	p.state(rxe.StateRTS)
 }
 
-// TestLocalFaults: a bad local key fails its own work request, after those before it.
-func TestLocalFaults(t *testing.T) {
+// TestCase36LocalFaults: a bad local key fails its own work request, after those before it.
+func TestCase36LocalFaults(t *testing.T) {
 	bad := func(p *rawPeer) rxe.SGE { return rxe.SGE{Addr: memAddr, Length: 8, LKey: p.mem.Key + 1} }
 	for _, op := range []rxe.WROpcode{rxe.WRSend, rxe.WRRDMAWrite, rxe.WRAtomicWrite} {
 		p := qpIn(t, rxe.StateRTS, rawConfig{})
@@ -387,7 +387,7 @@ func TestLocalFaults(t *testing.T) {
 		p.inject(ack(ourPSN))
 		p.wantWC("1:success", "2:local protection error")
 	}
-	for op, k := range map[rxe.WROpcode]packet{ // Case36: the answer meets the bad key
+	for op, k := range map[rxe.WROpcode]packet{ // the answer meets the bad key
 		rxe.WRRDMARead:       {op: wire.RCReadRespOnly, payload: fill(8, 1)},
 		rxe.WRAtomicFetchAdd: {op: wire.RCAtomicAck},
 	} {

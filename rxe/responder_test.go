@@ -144,7 +144,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestC9_88ZeroLength: no key is looked at when nothing is moved (Case24).
+// TestC9_88ZeroLength: no key is looked at when nothing is moved.
 func TestC9_88ZeroLength(t *testing.T) {
 	p := qpIn(t, rxe.StateRTS, rawConfig{})
 	wantAck(t, p.inject(packet{op: wire.RCWriteOnly, psn: firstPSN, ackReq: true, rkey: 0xdeadbeef, va: 1}), firstPSN, 1)
