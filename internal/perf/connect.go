@@ -65,10 +65,12 @@ func (e *endpoint) create() (err error) {
 	}
 	for i := range e.cfg.QPs {
 		c, err := e.createConn(i, sends, recvs)
+		if c != nil {
+			e.conns = append(e.conns, c)
+		}
 		if err != nil {
 			return err
 		}
-		e.conns = append(e.conns, c)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 // message is a SEND. To the rest it looks like TCP's. One goroutine may read while one writes.
 type control struct {
 	conn   *cm.Conn
+	pd     *verbs.PD
 	mem    *verbs.MR
 	sendCQ *verbs.CQ
 	recvCQ *verbs.CQ
@@ -39,11 +40,15 @@ const (
 func newControl(dev *verbs.Context) (c *control, err error) {
 	c = &control{}
 	c.expired, c.expire = context.WithCancel(context.Background())
-	pd, err := dev.AllocPD()
-	if err != nil {
+	defer func() {
+		if err != nil {
+			c.destroy()
+		}
+	}()
+	if c.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	if c.mem, err = pd.AllocMR((controlRecvs+1)*controlMessage, verbs.LocalWrite); err != nil {
+	if c.mem, err = c.pd.AllocMR((controlRecvs+1)*controlMessage, verbs.LocalWrite); err != nil {
 		return nil, err
 	}
 	if c.sendCQ, err = dev.CreateCQ(2); err != nil {
@@ -52,7 +57,7 @@ func newControl(dev *verbs.Context) (c *control, err error) {
 	if c.recvCQ, err = dev.CreateCQ(controlRecvs); err != nil {
 		return nil, err
 	}
-	c.qp, err = dev.CreateQP(pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: c.sendCQ, RecvCQ: c.recvCQ,
+	c.qp, err = dev.CreateQP(c.pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: c.sendCQ, RecvCQ: c.recvCQ,
 		Shard: -1, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: controlRecvs}})
 	if err != nil {
 		return nil, err
@@ -171,6 +176,25 @@ func (c *control) Close() error {
 	return nil
 }
 
+// destroy gives back what newControl made, as far as it got.
+func (c *control) destroy() {
+	if c.qp != nil {
+		_ = c.qp.Destroy()
+	}
+	for _, cq := range []*verbs.CQ{c.sendCQ, c.recvCQ} {
+		if cq != nil {
+			_ = cq.Destroy()
+		}
+	}
+	if c.mem != nil {
+		_ = c.mem.Close()
+	}
+	if c.pd != nil {
+		_ = c.pd.Dealloc()
+	}
+	c.expire()
+}
+
 // SetDeadline ends a Read that waits at a time; the zero time takes that back.
 func (c *control) SetDeadline(t time.Time) error {
 	c.mu.Lock()
@@ -233,8 +257,10 @@ func (e *endpoint) serverAddr(ctx context.Context) (netip.AddrPort, error) {
 // listenControl waits for a client. Its other connections come to the same listener.
 func (e *endpoint) listenControl(ctx context.Context, ready func(net.Addr)) (net.Conn, error) {
 	var err error
-	if e.listener, err = e.manager.Listen(uint16(e.cfg.Port), nil); err != nil {
-		return nil, fmt.Errorf("wait for a client: %w; give another port with -p", err)
+	if e.listener == nil {
+		if e.listener, err = e.manager.Listen(uint16(e.cfg.Port), nil); err != nil {
+			return nil, fmt.Errorf("wait for a client: %w; give another port with -p", err)
+		}
 	}
 	if ready != nil {
 		ready(&net.TCPAddr{Port: e.cfg.Port})
@@ -243,10 +269,16 @@ func (e *endpoint) listenControl(ctx context.Context, ready func(net.Addr)) (net
 	if err != nil {
 		return nil, err
 	}
+	if e.admit != nil {
+		if err := e.admit(req); err != nil {
+			return nil, err
+		}
+	}
 	c, err := newControl(e.dev)
 	if err != nil {
 		return nil, err
 	}
+	e.control = c
 	c.conn, err = req.Accept(ctx, c.qp, nil)
 	return c, err
 }

@@ -30,11 +30,13 @@ type endpoint struct {
 	mem      *verbs.MR
 	pattern  []byte
 	conns    []*conn
-	foreign  bool            // the other end is perftest, or has to be treated like it
-	plain    bool            // take any other end for perftest
-	cmAddr   netip.Addr      // of the server, for -R, if it is not Server
-	manager  *cm.Manager     // -R
-	listener *cm.Listener    // -R, of a server
+	foreign  bool         // the other end is perftest, or has to be treated like it
+	plain    bool         // take any other end for perftest
+	cmAddr   netip.Addr   // of the server, for -R, if it is not Server
+	manager  *cm.Manager  // -R
+	listener *cm.Listener // -R, of a server
+	control  *control     // -R, of a server
+	admit    func(*cm.Request) error
 	cycle    int             // with that: bytes that its messages go round in
 	capture  *capture.Writer // nil without -pcap
 }

@@ -58,7 +58,7 @@ func (e *endpoint) run(ctx context.Context, hooks *Hooks) ([]Result, error) {
 func (e *endpoint) session(ctx context.Context, hooks *Hooks) (results []Result, err error) {
 	client := e.cfg.Server != ""
 	var conn net.Conn
-	if e.cfg.CM {
+	if e.cfg.CM && e.manager == nil {
 		if e.manager, err = cm.New(e.dev, nil); err != nil {
 			return nil, fmt.Errorf("-R: %w", err)
 		}

@@ -52,6 +52,9 @@ var ErrData = errors.New("data that came back differ from what was sent")
 
 const infoBytes = 16
 
+// Memory is how many bytes a connection takes.
+const Memory = atBuf1 + 2*MaxSize
+
 // Offsets in an end's memory. The two buffers of Size bytes follow.
 const (
 	atSend = 0
@@ -84,7 +87,7 @@ func newEnd(dev *verbs.Context, cfg *Config) (e *end, err error) {
 		return nil, err
 	}
 	access := verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite
-	if e.mem, err = e.pd.AllocMR(atBuf1+2*MaxSize, access); err != nil {
+	if e.mem, err = e.pd.AllocMR(Memory, access); err != nil {
 		return nil, err
 	}
 	if e.cq, err = dev.CreateCQ(32); err != nil {
@@ -294,19 +297,20 @@ func Server(ctx context.Context, dev *verbs.Context, m *cm.Manager, cfg Config) 
 			return err
 		}
 		if !cfg.Persistent {
-			return serve(ctx, dev, r, &cfg)
+			return Serve(ctx, dev, r, cfg)
 		}
 		go func() {
-			if err := serve(ctx, dev, r, &cfg); err != nil && cfg.Out != nil {
+			if err := Serve(ctx, dev, r, cfg); err != nil {
 				fmt.Fprintf(cfg.Out, "client %v: %v\n", r.RemoteAddr(), err)
 			}
 		}()
 	}
 }
 
-// serve is one connection of a server, until the client leaves.
-func serve(ctx context.Context, dev *verbs.Context, r *cm.Request, cfg *Config) error {
-	e, err := newEnd(dev, cfg)
+// Serve is one connection of a server, until the client leaves or ctx ends.
+func Serve(ctx context.Context, dev *verbs.Context, r *cm.Request, cfg Config) error {
+	cfg.fill()
+	e, err := newEnd(dev, &cfg)
 	if err != nil {
 		_ = r.Reject(nil)
 		return err
