@@ -125,6 +125,8 @@ type Config struct {
 	Progress  Progress
 	// Bidirectional has both ends send at a time (bandwidth). It cannot be verified.
 	Bidirectional bool
+	// GC disturbs an end that runs as a process of its own, to see what that does to latencies.
+	GC GC
 	// CM connects the QPs by RDMA-CM, at Port. It cannot be verified.
 	CM bool
 

@@ -45,6 +45,7 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer cfg.GC.start()()
 	go func() { // the parent closes its end, or dies: nobody wants the result any more
 		_, _ = in.Read(make([]byte, 1))
 		cancel()

@@ -23,6 +23,27 @@ type Latency struct {
 	Max    float64 `json:"max"`
 	Avg    float64 `json:"avg"`
 	Stddev float64 `json:"stddev"`
+	// Dist is the whole distribution, at rising quantiles.
+	Dist []Quantile `json:"dist,omitempty"`
+}
+
+// Quantile says that the share Q of all, 0 to 1, took so many µs at most.
+type Quantile struct {
+	Q  float64 `json:"q"`
+	Us float64 `json:"us"`
+}
+
+// quantiles are those that Dist has, in percent.
+var quantiles = []float64{1, 5, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.8, 99.9, 99.95, 99.98, 99.99,
+	99.995, 99.999}
+
+// Dist is the distribution of a histogram of times in ns, each divided by div.
+func Dist(h *hdrhistogram.Histogram, div float64) []Quantile {
+	out := make([]Quantile, len(quantiles))
+	for i, q := range quantiles {
+		out[i] = Quantile{Q: q / 100, Us: math.Round(float64(h.ValueAtQuantile(q))/div) / 1e3}
+	}
+	return out
 }
 
 // latencies collects durations. Recording allocates nothing.
@@ -53,6 +74,7 @@ func (l *latencies) summary() *Latency {
 	return &Latency{
 		Min: us(float64(l.min)), P50: at(50), P99: at(99), P999: at(99.9), Max: us(float64(l.max)),
 		Avg: us(l.hist.Mean()), Stddev: us(l.hist.StdDev()),
+		Dist: Dist(l.hist, 1),
 	}
 }
 
