@@ -463,6 +463,7 @@ func (q *QP) freeSlots(since uint32) {
 func (q *QP) sendError(e *sendEntry) {
 	r := &q.req
 	r.tail++
+	r.ended = true
 	q.SQ.cons.Store(r.tail)
 	st, why := e.status, e.reason
 	if !q.sendCQE(e, st, why) {
@@ -535,7 +536,7 @@ func wcOpcode(op WROpcode) WCOpcode {
 
 // flush completes everything posted with WR_FLUSH_ERR: both queues in ERR, the send queue in SQE.
 // An executed invalidation still waits for its grace, and keeps what is behind it waiting. What was
-// decided before keeps its status.
+// decided before keeps its status, up to the first that has failed or was not done.
 func (q *QP) flush() {
 	r := &q.req
 	for {
@@ -543,18 +544,10 @@ func (q *QP) flush() {
 			break
 		}
 		e := r.entry(r.tail)
-		st, why := WCWRFlushErr, ReasonFlushed
-		switch e.state {
-		case entryGrace:
-			if !q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
-				return
-			}
-			st, why = WCSuccess, ReasonNone
-		case entryDone: // behind one that waited for grace
-			st, why = WCSuccess, ReasonNone
-		case entryFailed:
-			st, why = e.status, e.reason
+		if e.state == entryGrace && !q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
+			return
 		}
+		st, why := r.verdict(e)
 		r.tail++
 		q.unstage(e)
 		q.SQ.cons.Store(r.tail)
@@ -572,6 +565,20 @@ func (q *QP) flush() {
 	if q.state == StateErr {
 		q.flushRecv()
 	}
+}
+
+// verdict is how entry e, the oldest, completes in a flush: as it was decided, up to the first error.
+func (r *requester) verdict(e *sendEntry) (WCStatus, Reason) {
+	switch {
+	case r.ended:
+	case e.state == entryDone, e.state == entryGrace:
+		return WCSuccess, ReasonNone
+	case e.state == entryFailed:
+		r.ended = true
+		return e.status, e.reason
+	}
+	r.ended = true
+	return WCWRFlushErr, ReasonFlushed
 }
 
 // stopped forgets what the requester had in flight.

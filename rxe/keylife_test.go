@@ -248,3 +248,69 @@ func TestGraceAtTheLastMoment(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorBehindGrace: what was executed, or has failed, behind an invalidation that waits for grace
+// keeps its own status when the QP goes to error meanwhile, by whichever cause. Only what follows the
+// failure is flushed.
+func TestErrorBehindGrace(t *testing.T) {
+	for _, how := range []string{"peer", "application", "not at all"} {
+		t.Run(how, func(t *testing.T) {
+			x := newGraceWorld(t, true)
+			x.m.mapSG(x.listA)
+			x.a.recv(t, 1, x.a.mem.SGE(0, 64))
+			x.regions[0].inv(10, x.regions[0].key, rxe.SendSignaled)
+			x.m.reg(11, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+			x.b.send(t, rxe.SendWR{ID: 12, Opcode: rxe.WRSend, SGEs: []rxe.SGE{x.b.mem.SGE(0, 8)}})
+			x.regions[1].inv(13, x.regions[1].key.Inc(), 0)
+			x.regions[2].inv(14, x.regions[2].key, rxe.SendSignaled)
+			x.f.Run(x.f.Now() + 1_000_000)
+			switch how {
+			case "peer":
+				x.a.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{x.a.mem.SGE(0, 8)},
+					RemoteAddr: fastVA, RKey: 1})
+			case "application":
+				x.ok(x.b.q.Modify(&rxe.QPAttr{State: rxe.StateErr}, rxe.AttrState))
+			}
+			x.f.Run(x.f.Now() + 1_000_000)
+			if n := x.b.cq.Len(); n != 0 {
+				t.Fatalf("%d completions while a shard may hold the old view", n)
+			}
+			x.other.Leave()
+			x.b.n.Sleep(1, false)
+			want := []rxe.WCStatus{rxe.WCSuccess, rxe.WCSuccess, rxe.WCSuccess, rxe.WCLocQPOpErr,
+				rxe.WCWRFlushErr}
+			for i, c := range x.wait(x.b, len(want)) {
+				if int(c.WRID) != 10+i || c.Status != want[i] {
+					t.Errorf("completion %d is of %d, %v; want %v", i, c.WRID, c.Status, want[i])
+				}
+			}
+			if st := x.m.tab.Lookup(x.regions[2].key.Index()).State; st != mr.StateValid {
+				t.Errorf("what was flushed has run: %v", st)
+			}
+		})
+	}
+}
+
+// TestFlushedBehindFailure: local operations that have run behind a work request that then fails are
+// flushed with all that follows it: no success comes behind an error.
+func TestFlushedBehindFailure(t *testing.T) {
+	x := newAttack(t)
+	x.m.mapSG(x.listA)
+	w := x.window(mr.KindWindow1)
+	num, err := x.m.tab.StageBind(w.key.Index())
+	x.ok(err)
+	x.b.send(t, rxe.SendWR{ID: 10, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{x.b.mem.SGE(0, 8)},
+		RemoteAddr: fastVA, RKey: 1})
+	x.m.reg(11, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+	x.b.send(t, rxe.SendWR{ID: 12, Opcode: rxe.WRBindMW, MWKey: w.key, RKey: w.key.Inc(), MWType1: true,
+		Parent: x.b.mem.Key, RemoteAddr: winVA, Length: winLen, Access: rw, List: num})
+	want := []rxe.WCStatus{rxe.WCRemAccessErr, rxe.WCWRFlushErr, rxe.WCWRFlushErr}
+	for i, c := range x.wait(x.b, len(want)) {
+		if int(c.WRID) != 10+i || c.Status != want[i] {
+			t.Errorf("completion %d is of %d, %v; want %v", i, c.WRID, c.Status, want[i])
+		}
+	}
+	if st := x.m.tab.Lookup(x.m.key.Index()).State; st != mr.StateValid {
+		t.Fatalf("REG_MR has not run before the failure: %v", st)
+	}
+}

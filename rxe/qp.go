@@ -309,7 +309,7 @@ func (q *QP) enter(from, to QPState) {
 	q.setState(to)
 	switch {
 	case to == StateRTS && from != StateRTS:
-		q.req.draining = false
+		q.req.draining, q.req.ended = false, false
 		q.shard.wantSend(q)
 	case to == StateSQD && from != StateSQD:
 		q.req.draining = true

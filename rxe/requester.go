@@ -48,6 +48,7 @@ type requester struct {
 	rnrWait    bool // nothing is sent until the timer
 	draining   bool // SQD
 	halted     bool // an entry has failed; it completes when its turn comes
+	ended      bool // one has completed with an error: all that follow are flushed
 	rewound    bool // implied NAK taken for una already
 
 	// Gather position: message offset of entry gatherOf, and the SGE it falls into.
