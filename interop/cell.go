@@ -51,9 +51,14 @@ const (
 	// What a cell may move, so that captures stay complete and the whole stays quick.
 	maxPackets = 20000
 	maxBytes   = 32 << 20
-	// maxBurst is how many packets srq's QPs may send at once: they do so with a fixed timeout of
-	// 67 ms, in which an emulated machine takes no more.
+	// maxBurst is how many packets the reliable pingpongs may send at once: they do so with a fixed
+	// timeout of 67 ms, in which an emulated machine takes no more.
 	maxBurst = 256
+	// maxUnpaced is how many packets may come to the guest when nothing holds the sender back: a
+	// little less than the tap's queue has room for.
+	maxUnpaced = 8000
+	// maxTimed is how many packets a message of a test for a time may have.
+	maxTimed = 16
 	// Of that, what it is made to move where it can choose.
 	wantPackets = 6000
 	wantBytes   = 4 << 20
@@ -102,12 +107,20 @@ func (c *Cell) valid() bool {
 	if (c.Tool == "ibv_ud_pingpong" || c.Tool == "rping") && c.PMTU != largest {
 		return false // it goes by the link's
 	}
-	if c.Tool == "ibv_srq_pingpong" && c.QPs*(c.Size/c.PMTU+1) > maxBurst {
+	if c.pingpong() && c.Transport == "RC" && c.QPs*((c.Size+c.PMTU-1)/c.PMTU) > maxBurst {
 		return false
 	}
-	return c.validTransport() && c.validSize() && c.validOption() && c.packets(c.leastIters()) <= maxPackets &&
+	packets := maxPackets
+	if !c.paced() {
+		packets = maxUnpaced
+	}
+	return c.validTransport() && c.validSize() && c.validOption() && c.packets(c.leastIters()) <= packets &&
 		c.bytes(c.leastIters()) <= maxBytes
 }
+
+// paced says whether the receiver holds the sender back: by ACKs, or by the answer that is waited
+// for.
+func (c *Cell) paced() bool { return c.Transport == "RC" || c.latency() || c.pingpong() }
 
 func (c *Cell) validTransport() bool {
 	switch c.Tool {
@@ -164,7 +177,9 @@ func (c *Cell) validOption() bool {
 	case "all":
 		return op != "atomic" && c.QPs == 1
 	case "time":
-		return op != "atomic" && c.QPs == 1 && c.Size >= 4095 && c.PMTU >= 1024
+		// The time bounds what a cell sends only if the emulated machine paces it, with few packets
+		// under way.
+		return op != "atomic" && c.QPs == 1 && c.Size >= 4095 && c.Size <= maxTimed*c.PMTU && c.paced()
 	case "cm": // -R: RDMA-CM chooses the path MTU, by the link; perftest's -R knows IPv4 only
 		return c.Transport != "UC" && c.Family == "ipv4" && c.PMTU == largestPMTU(c.LinkMTU, c.Family)
 	case "inline":

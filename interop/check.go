@@ -16,7 +16,7 @@ import (
 type findings struct {
 	Packets     int `json:"packets"`
 	Retransmits int `json:"retransmits"` // requests sent again, by either end
-	Early       int `json:"early"`       // of those, Linux's before their time
+	Needless    int `json:"needless"`    // of those, Linux's of what roxie had answered in time
 	ICRCErrors  int `json:"icrc_errors"`
 	Drops       int `json:"capture_drops"`
 	Late        int `json:"late_packets"` // of the guest, after roxie had ended
@@ -33,8 +33,12 @@ const (
 // that of pingpong is 67 ms; the clock of an emulated machine is not exact.
 const leastTimeout = 50 * time.Millisecond
 
+// answerTime is how soon roxie has to acknowledge what asks for it, so that a repetition of that is
+// the sender's own fault. It is enough less than leastTimeout.
+const answerTime = 20 * time.Millisecond
+
 // examine checks the captures of a cell.
-func examine(ctx context.Context, rec *recorded, c *scenario) (f findings, err error) {
+func examine(ctx context.Context, roxie string, rec *recorded, c *scenario) (f findings, err error) {
 	if c.single { // roxie was killed, and its capture is cut off
 		rec.roxie = rec.guest
 	}
@@ -42,32 +46,40 @@ func examine(ctx context.Context, rec *recorded, c *scenario) (f findings, err e
 	if err != nil {
 		return f, err
 	}
-	errs := []error{whole(linux, "Linux", &f), whole(ours, "roxie", &f), tshark(ctx, linux, ours)}
+	return f, errors.Join(
+		f.judge(linux, ours, c),
+		tshark(ctx, linux, ours),
+		decode(ctx, roxie, rec.guest, rec.roxie))
+}
+
+// judge checks packets against each other and against what should be.
+func (f *findings) judge(linux, ours []*packet, c *scenario) error {
+	errs := []error{whole(linux, "Linux", f), whole(ours, "roxie", f)}
 	if f.Drops > 0 { // the guest's capture is not complete: ICRCs are all it can tell
-		return f, errors.Join(errs...)
+		return errors.Join(errs...)
 	}
 	toGuest, fromGuest := split(linux)
 	sent, came := split(ours)
 	if err := agree(sent, toGuest, false); err != nil {
 		errs = append(errs, fmt.Errorf("from roxie to Linux: %w", err))
-	} else {
-		for i, p := range toGuest { // when it was sent, not when an emulated machine got to it
-			p.at = sent[i].at
-		}
 	}
 	if err := agree(fromGuest, came, true); err != nil {
 		errs = append(errs, fmt.Errorf("from Linux to roxie: %w", err))
+	} else {
+		for i, p := range came {
+			p.sent = fromGuest[i].at
+		}
 	}
 	f.Late = len(fromGuest) - len(came)
 	s := newSequence(c.PMTU)
-	for _, p := range linux {
+	for _, p := range ours {
 		s.see(p)
 	}
-	f.Retransmits, f.Early, f.RNR = s.again[false]+s.again[true], s.early, s.rnr
+	f.Retransmits, f.Needless, f.RNR = s.again[false]+s.again[true], s.needless, s.rnr
 	if !c.rough {
-		errs = append(errs, s.verdict(f.Packets, c.QPs))
+		errs = append(errs, s.verdict(f.Packets, &c.Cell))
 	}
-	return f, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // read reads both captures.
@@ -113,7 +125,7 @@ func tshark(ctx context.Context, captures ...[]*packet) error {
 		return err
 	}
 	// Messages are data: it would take some for Ethernet or upper-layer protocols, by guessing.
-	out, err := exec.CommandContext(ctx, "nice", "-n", "19", "tshark", "-n", "-r", file.Name(),
+	out, err := idle(ctx, "tshark", "-n", "-r", file.Name(),
 		"-o", "infiniband.try_heuristic_first:FALSE", "-d", "infiniband,data",
 		"-Y", "_ws.malformed || !infiniband", "-T", "fields", "-e", "frame.number",
 		"-e", "_ws.col.Info").Output()
@@ -127,4 +139,22 @@ func tshark(ctx context.Context, captures ...[]*packet) error {
 		return fmt.Errorf("tshark finds fault with %d packets, first: %s", len(lines), lines[0])
 	}
 	return nil
+}
+
+// decode has roxie's own program look at captures: it fails if an ICRC is wrong.
+func decode(ctx context.Context, roxie string, captures ...string) error {
+	for _, c := range captures {
+		cmd := idle(ctx, roxie, "decode", c)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("roxie decode: %w: %s", err, strings.TrimSpace(stderr.String()))
+		}
+	}
+	return nil
+}
+
+// idle prepares a program that runs behind all others.
+func idle(ctx context.Context, argv ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "nice", append([]string{"-n", "19"}, argv...)...)
 }

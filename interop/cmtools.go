@@ -48,7 +48,7 @@ func cmScenarios() []*scenario {
 		{Cell: cell("udaddy", "client", "UD", matoseSize, 1), play: addyClient},
 		{Cell: cell("udaddy", "server", "UD", matoseSize, 1), play: addyServer},
 		{Cell: cell("mckey", "client", "UD", keySize, 1), play: keySender},
-		{Cell: cell("mckey", "server", "UD", keySize, 1), play: keyReceiver},
+		{Cell: cell("mckey", "server", "UD", keySize, 1), play: keyReceiver, undo: unyielding},
 	}
 }
 
@@ -406,10 +406,26 @@ func igmpForm(group netip.Addr) string {
 	return fmt.Sprintf("%08X", binary.LittleEndian.Uint32(a[:]))
 }
 
-// keyReceiver receives what mckey -s sends to a group.
+// yielding is a script that runs a program, given as its arguments, on one processor together with
+// the kernel's unbound work queues, and behind them: what the program gives rxe to do is done before
+// the program goes on.
+const yielding = `
+echo 1 >/sys/devices/virtual/workqueue/cpumask
+exec taskset 1 setsid sh -ec 'echo 19 >/proc/self/autogroup; exec "$@"' sh "$@"
+`
+
+// unyielding undoes that.
+func unyielding(ctx context.Context, r *rig) error {
+	_, err := r.run(ctx, "cat /proc/irq/default_smp_affinity >/sys/devices/virtual/workqueue/cpumask")
+	return err
+}
+
+// keyReceiver receives what mckey -s sends to a group. mckey destroys its address handle as soon as
+// it has posted its datagrams, and rxe, which sends from a work queue, then has nowhere to send them
+// to ("Unable to find AH"). So mckey has to let rxe go first.
 func keyReceiver(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
-	argv := []string{"mckey", "-m", keyGroup.String(), "-b", qemu.GuestIPv4.Addr().String(), "-s",
-		"-C", fmt.Sprint(keyCount), "-S", fmt.Sprint(s.Size)}
+	argv := []string{"sh", "-ec", yielding, "sh", "mckey", "-m", keyGroup.String(),
+		"-b", qemu.GuestIPv4.Addr().String(), "-s", "-C", fmt.Sprint(keyCount), "-S", fmt.Sprint(s.Size)}
 	return "", r.beside(ctx, at.pcap, argv, false, func(ctx context.Context, p *peer, ready func() error) error {
 		qp, err := p.datagrams(cm.UDQKey, keyCount, s.Size)
 		if err != nil {

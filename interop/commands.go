@@ -7,8 +7,9 @@ import (
 	"github.com/roxie-rdma/roxie/internal/qemu"
 )
 
-// ackTimeout is the local ACK timeout that perftest is given, 4.096 µs × 2^18 = 1.07 s: an emulated
-// machine stops for longer than the 67 ms of its default.
+// ackTimeout is the local ACK timeout that perftest is given, and roxie's pingpong, 4.096 µs × 2^18
+// = 1.07 s: an emulated machine stops for longer than the 67 ms that is everybody's default. The
+// stock pingpongs have no flag for it.
 const ackTimeout = 18
 
 // commands returns the command lines of both ends, without what names the other end.
@@ -44,9 +45,13 @@ func (c *Cell) pingpongCommands(roxie string) (theirs, ours []string) {
 	if c.Option == "events" {
 		flags = append(flags, "-e")
 	}
+	own := []string{"--xdp", c.XDP}
+	if c.Transport == "RC" {
+		own = append(own, "--qp-timeout", strconv.Itoa(ackTimeout))
+	}
 	kind := strings.TrimSuffix(strings.TrimPrefix(c.Tool, "ibv_"), "_pingpong")
 	theirs = append([]string{c.Tool, "-d", qemu.GuestRDMA}, flags...)
-	ours = append([]string{roxie, "pingpong", kind, "-d", qemu.TapName, "--xdp", c.XDP}, flags...)
+	ours = append([]string{roxie, "pingpong", kind, "-d", qemu.TapName}, append(own, flags...)...)
 	if c.QPs == 1 {
 		ours = append(ours, "-c")
 	}
@@ -69,6 +74,9 @@ func (c *Cell) perftestCommands(roxie string) (theirs, ours []string) {
 	}
 	if c.Option == "time" {
 		flags = append(flags, "-D", "1")
+		if !c.latency() { // nor may more be under way at its end than it takes in a moment
+			flags = append(flags, "-t", "1")
+		}
 	} else {
 		flags = append(flags, "-n", strconv.Itoa(c.iters()))
 	}

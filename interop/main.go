@@ -63,7 +63,7 @@ func (f *flags) cells() ([]*scenario, error) {
 	}
 	var cells []*scenario
 	for _, c := range chosen {
-		cells = append(cells, &scenario{Cell: c, play: stock(nil, nil)})
+		cells = append(cells, &scenario{Cell: c, play: stock(nil, nil), matrix: true})
 	}
 	cells = append(cells, scenarios()...)
 	return slices.DeleteFunc(cells, func(s *scenario) bool { return !only.MatchString(s.String()) }), nil
@@ -124,7 +124,14 @@ func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start tim
 	rep := Report{Boot: r.g.Booted.Seconds(), Kernel: r.g.Image.Release, Versions: r.g.Image.Versions}
 	p := &printer{out: os.Stdout, of: len(cells)}
 	p.head()
-	rep.Cells = runAll(ctx, r, cells, f.captures != "", p)
+	outcomes := runAll(ctx, r, cells, f.captures != "", p)
+	for i := range outcomes {
+		if cells[i].matrix {
+			rep.Cells = append(rep.Cells, outcomes[i])
+		} else {
+			rep.Scenarios = append(rep.Scenarios, outcomes[i])
+		}
+	}
 	rep.finish(os.Stdout, time.Since(start))
 	if f.json != "" {
 		if err := rep.writeJSON(f.json); err != nil {
@@ -168,7 +175,7 @@ func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, p *printe
 			defer close(looked[i])
 			one <- struct{}{}
 			defer func() { <-one }()
-			o.judge(ctx, cells[i], rec, err, keep)
+			o.judge(ctx, r.roxie, cells[i], rec, err, keep)
 		}()
 		ran <- i
 		done++
@@ -188,9 +195,10 @@ func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, p *printe
 }
 
 // judge looks at what a cell left, and removes the captures of a good one.
-func (o *Outcome) judge(ctx context.Context, s *scenario, rec *recorded, err error, keep bool) {
+func (o *Outcome) judge(ctx context.Context, roxie string, s *scenario, rec *recorded, err error,
+	keep bool) {
 	if rec != nil && err == nil {
-		o.findings, err = examine(context.WithoutCancel(ctx), rec, s)
+		o.findings, err = examine(context.WithoutCancel(ctx), roxie, rec, s)
 		if err == nil && s.judge != nil {
 			err = s.judge(&o.findings)
 		}

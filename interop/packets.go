@@ -20,7 +20,8 @@ import (
 
 // record of one packet of a capture.
 type packet struct {
-	at        time.Time
+	at        time.Time // when it was captured
+	sent      time.Time // when its sender captured it; the two ends' clocks differ
 	fromGuest bool
 	frame     []byte
 	ip        []byte // the IP packet
@@ -73,7 +74,7 @@ func openCapture(in *bufio.Reader) (captureReader, error) {
 }
 
 func newPacket(frame []byte, info gopacket.CaptureInfo) *packet {
-	p := &packet{at: info.Timestamp, frame: frame, ip: afterEthernet(frame)}
+	p := &packet{at: info.Timestamp, sent: info.Timestamp, frame: frame, ip: afterEthernet(frame)}
 	p.refused = wire.Parse(wire.Frame{Head: frame}, &p.Packet)
 	p.fromGuest = len(frame) > 12 && bytes.Equal(frame[6:12], qemu.GuestMAC)
 	return p

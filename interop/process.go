@@ -56,14 +56,19 @@ func (r *rig) here(ctx context.Context, argv ...string) (*process, error) {
 	p := &process{name: argv[0], done: make(chan struct{}), end: cancel}
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Stdout, c.Stderr = &p.out, &p.out
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setsid: true}
 	c.WaitDelay = time.Second
 	if err := r.g.Side.Start(c); err != nil {
 		cancel()
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	p.abort = func() { _ = c.Process.Kill() }
-	_ = unix.Setpriority(unix.PRIO_PGRP, c.Process.Pid, priority)
+	if err := qemu.SetPriority(c.Process.Pid, priority); err != nil {
+		p.abort()
+		_ = c.Wait()
+		cancel()
+		return nil, err
+	}
 	context.AfterFunc(ctx, func() {
 		_ = c.Process.Signal(unix.SIGTERM)
 		time.AfterFunc(graceTime, func() { _ = c.Process.Kill() })

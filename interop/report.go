@@ -22,13 +22,14 @@ type Outcome struct {
 
 // Report is the whole run. Its JSON form is that of -json.
 type Report struct {
-	Cells    []Outcome         `json:"cells"`
-	Failed   int               `json:"failed"`
-	Seconds  float64           `json:"seconds"`
-	Boot     float64           `json:"boot_seconds"`
-	Slowest  string            `json:"slowest"`
-	Kernel   string            `json:"kernel"`   // of the guest
-	Versions map[string]string `json:"versions"` // of the guest's packages
+	Cells     []Outcome         `json:"cells"`     // of the matrix
+	Scenarios []Outcome         `json:"scenarios"` // in the same form
+	Failed    int               `json:"failed"`
+	Seconds   float64           `json:"seconds"`
+	Boot      float64           `json:"boot_seconds"`
+	Slowest   string            `json:"slowest"`
+	Kernel    string            `json:"kernel"`   // of the guest
+	Versions  map[string]string `json:"versions"` // of the guest's packages
 }
 
 // printer prints the table while it grows.
@@ -63,13 +64,24 @@ func (p *printer) row(o *Outcome) {
 		verdict, fmt.Sprintf("%.1f", o.Seconds), fmt.Sprint(o.Packets), fmt.Sprint(o.Retransmits), note)
 }
 
+// all yields every outcome.
+func (r *Report) all(yield func(*Outcome) bool) {
+	for _, list := range [][]Outcome{r.Cells, r.Scenarios} {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
+}
+
 // finish fills in what is known at the end only, and prints it.
 func (r *Report) finish(w io.Writer, took time.Duration) {
 	r.Seconds = took.Seconds()
 	var slowest *Outcome
-	drops := 0
-	for i := range r.Cells {
-		o := &r.Cells[i]
+	n, drops := 0, 0
+	for o := range r.all {
+		n++
 		if !o.OK {
 			r.Failed++
 		}
@@ -80,18 +92,18 @@ func (r *Report) finish(w io.Writer, took time.Duration) {
 			slowest = o
 		}
 	}
-	fmt.Fprintf(w, "\n%d of %d cells are ok, in %.0f s", len(r.Cells)-r.Failed, len(r.Cells), r.Seconds)
+	fmt.Fprintf(w, "\n%d of %d are ok, %d cells of the matrix and %d scenarios, in %.0f s\n", n-r.Failed, n,
+		len(r.Cells), len(r.Scenarios), r.Seconds)
 	if slowest != nil {
 		r.Slowest = slowest.Cell.String()
-		fmt.Fprintf(w, "; the slowest took %.1f s: %s", slowest.Seconds, r.Slowest)
+		fmt.Fprintf(w, "the slowest took %.1f s: %s\n", slowest.Seconds, r.Slowest)
 	}
-	fmt.Fprintln(w)
 	if drops > 0 {
 		fmt.Fprintf(w, "%d captures in the guest missed packets and were checked for ICRCs only\n", drops)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	for i := range r.Cells {
-		if o := &r.Cells[i]; !o.OK {
+	for o := range r.all {
+		if !o.OK {
 			fmt.Fprintf(tw, "FAIL\t%v\t%s\n", o.Cell, o.Reason)
 		}
 	}

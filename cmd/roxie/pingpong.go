@@ -83,6 +83,10 @@ func newPingpongKind(k pingpong.Kind) *cobra.Command {
 	fs.BoolVarP(&cfg.Events, "events", "e", false, "sleep until completions come")
 	fs.BoolVarP(&cfg.ExpectEcho, "chk", "c", false,
 		"send new data each time and expect it back; for one of the ends")
+	if k == pingpong.RC || k == pingpong.SRQ {
+		fs.IntVar(&cfg.Timeout, "qp-timeout", pingpong.DefaultTimeout,
+			"ACK timeout, 4.096 µs × 2^`n` (14: 67 ms)")
+	}
 	fs.IntVar(&cfg.VLAN, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.StringVar(&mode, "xdp", "auto", "XDP `mode`: auto, native, generic")
 	fs.StringVar(&jsonFile, "json", "", "write the result to this `file`")

@@ -31,6 +31,7 @@ const (
 	defaultPMTU    = 1024
 	defaultSize    = 4096
 	defaultUDSize  = 1024
+	DefaultTimeout = 14 // 4.096 µs × 2^14 = 67 ms
 )
 
 const (
@@ -38,12 +39,11 @@ const (
 	maxSize   = 1 << 30
 	maxDepth  = 1 << 15
 
-	qkey            = 0x11111111
-	localAckTimeout = 14 // 4.096 µs × 2^14 = 67 ms
-	minRNRTimer     = 12 // 0.64 ms
-	retries         = 7
-	rdAtomic        = 1
-	grhLen          = 40 // of a UD receive
+	qkey        = 0x11111111
+	minRNRTimer = 12 // 0.64 ms
+	retries     = 7
+	rdAtomic    = 1
+	grhLen      = 40 // of a UD receive
 )
 
 // Config describes a run. The zero value of a field means its default.
@@ -54,6 +54,7 @@ type Config struct {
 	RXDepth int  // receives kept posted; 500
 	Iters   int  // exchanges; 1000. srq: of all QPs together
 	QPs     int  // srq: 1 … 256; 16
+	Timeout int  // rc, srq: local ACK timeout, 4.096 µs × 2^n, 1 to 31: 14 (67 ms)
 	Events  bool // sleep until completions come
 	// ExpectEcho sends new data each time and expects it back. For one end only: the other one
 	// sends back what it got.
@@ -86,6 +87,7 @@ func (c *Config) validate() error {
 		{"-n", c.Iters, 1, 1 << 40},
 		{"-q", c.QPs, 1, wireDests},
 		{"-p", c.Port, 1, 65535},
+		{"--qp-timeout", c.Timeout, 1, 31},
 		{"--vlan", c.VLAN, 0, 4094},
 	} {
 		if f.value < f.min || f.value > f.max {
@@ -122,6 +124,7 @@ func (c *Config) fillDefaults() {
 	set(&c.RXDepth, DefaultRXDepth)
 	set(&c.Iters, DefaultIters)
 	set(&c.Port, DefaultPort)
+	set(&c.Timeout, DefaultTimeout)
 	if c.Kind == SRQ {
 		set(&c.QPs, DefaultQPs)
 	} else {

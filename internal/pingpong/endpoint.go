@@ -190,7 +190,7 @@ func (e *endpoint) connectQP(qp *verbs.QP, ours, theirs *dest) error {
 	ah := verbs.AHAttr{DGID: theirs.gid, SGIDIndex: e.gidAt}
 	a := &verbs.QPAttr{State: verbs.StateRTR, AH: ah, PathMTU: e.cfg.PMTU, DestQPN: theirs.qpn,
 		RQPSN: theirs.psn, MaxDestRdAtomic: rdAtomic, MinRNRTimer: minRNRTimer,
-		SQPSN: ours.psn, Timeout: localAckTimeout, RetryCnt: retries, RNRRetry: retries,
+		SQPSN: ours.psn, Timeout: uint8(e.cfg.Timeout), RetryCnt: retries, RNRRetry: retries,
 		MaxQPRdAtomic: rdAtomic}
 	rtr, rts := verbs.AttrState, verbs.AttrState|verbs.AttrSQPSN
 	if e.cfg.Kind != UD {

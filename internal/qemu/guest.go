@@ -201,7 +201,7 @@ func (g *Guest) launch(ctx context.Context, cfg *Config, port, tap *os.File) err
 	g.proc = exec.Command(Emulator, arguments(g.Image, cfg)...)
 	g.proc.ExtraFiles = []*os.File{port, tap, g.console}
 	g.proc.Stdout, g.proc.Stderr = g.console, g.console
-	g.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	g.proc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setsid: true}
 	started := make(chan error)
 	go func() {
 		// Pdeathsig goes by the thread that forks: this one stays as long as the emulator runs.
@@ -222,8 +222,8 @@ func (g *Guest) launch(ctx context.Context, cfg *Config, port, tap *os.File) err
 	}
 	go g.receive()
 	if cfg.Nice != 0 {
-		if err := unix.Setpriority(unix.PRIO_PGRP, g.proc.Process.Pid, cfg.Nice); err != nil {
-			return fmt.Errorf("set the priority of %s: %w", Emulator, err)
+		if err := SetPriority(g.proc.Process.Pid, cfg.Nice); err != nil {
+			return fmt.Errorf("%s: %w", Emulator, err)
 		}
 	}
 	select {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,7 +40,10 @@ func need(t testing.TB) {
 func boot(t testing.TB) (context.Context, *Guest) {
 	t.Helper()
 	need(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	// A signal ends the test as a failure does, so that nothing is left behind.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	t.Cleanup(stop)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(cancel)
 	img, err := Build(ctx, t.Logf)
 	if err != nil {
