@@ -3,6 +3,7 @@ package rxe_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/roxie-rdma/roxie/rxe"
@@ -118,12 +119,26 @@ func (x *attack) qp(s side, shard int) (*rxe.QP, *rxe.CQ) {
 	return q, cq
 }
 
+// wantProbe expects a status; an access that is refused has touched nothing.
 func (x *attack) wantProbe(op rxe.WROpcode, key mr.Key, va uint64, n int, want rxe.WCStatus) {
 	x.t.Helper()
+	before := x.owned()
 	if st := x.probe(op, key, va, n); st != want {
 		x.t.Fatalf("access with key %#x at %#x: %v, want %v", key, va, st, want)
 	}
+	if want == rxe.WCSuccess {
+		return
+	}
+	if !bytes.Equal(x.owned(), before) {
+		x.t.Fatalf("access with key %#x at %#x was refused, but has written", key, va)
+	}
+	if op == rxe.WRRDMARead && count(x.a.mem.Buf[:n], 0x11) != n {
+		x.t.Fatalf("access with key %#x at %#x was refused, but has read", key, va)
+	}
 }
+
+// owned is a copy of all memory of the owner's.
+func (x *attack) owned() []byte { return slices.Concat(x.listA, x.listB, x.b.mem.Buf) }
 
 func count(b []byte, x byte) int { return bytes.Count(b, []byte{x}) }
 
@@ -161,10 +176,9 @@ func TestF1(t *testing.T) {
 		old := x.m.key
 		x.m.inv(0, old, 0)
 		x.m.key = old.Inc()
-		list := lists[i%2]
+		list, other := lists[i%2], bytes.Clone(lists[1-i%2])
 		x.m.mapSG(list[:8192], list[8192:])
 		x.m.reg(0, fastVA, 16384, sim.AllAccess, 0)
-		x.b.n.Dev.Shards()[0].Pending()
 		x.f.Run(x.f.Now() + 3000) // the queue has executed; nothing was signaled
 		x.a.mem.Buf[0], x.a.mem.Buf[1] = byte(i), byte(i>>8)
 		x.a.send(t, rxe.SendWR{ID: 1, Opcode: rxe.WRRDMAWrite, SGEs: []rxe.SGE{x.a.mem.SGE(0, 5000)}, RemoteAddr: fastVA + 4000, RKey: x.m.key})
@@ -174,6 +188,9 @@ func TestF1(t *testing.T) {
 		}
 		if !bytes.Equal(list[4000:9000], x.a.mem.Buf[:5000]) || !bytes.Equal(x.a.mem.Buf[20000:25000], x.a.mem.Buf[:5000]) {
 			t.Fatalf("cycle %d: data in the wrong pages", i)
+		}
+		if !bytes.Equal(lists[1-i%2], other) {
+			t.Fatalf("cycle %d: the list before was written", i)
 		}
 	}
 	if got := x.b.cq.Len(); got != 0 {
@@ -283,6 +300,15 @@ func TestF5(t *testing.T) {
 				x.wantProbe(op, old, c.va, c.n, c.status)
 				if count(c.list, 0xbb) != len(c.list) {
 					t.Fatal("the next list was written")
+				}
+				if c.status != rxe.WCSuccess {
+					return
+				}
+				if op == rxe.WRRDMAWrite && count(x.listA[c.va-fastVA:][:c.n], 0x11) != c.n {
+					t.Fatal("the WRITE did not reach list A where it should")
+				}
+				if op == rxe.WRRDMARead && count(x.a.mem.Buf[:c.n], 0xaa) != c.n {
+					t.Fatal("the READ did not come from list A")
 				}
 			})
 		}
@@ -397,6 +423,40 @@ func TestF8(t *testing.T) {
 			x.wantProbe(rxe.WRRDMAWrite, x.m.key, fastVA, 64, rxe.WCSuccess)
 		})
 	}
+	t.Run("bound window", func(t *testing.T) {
+		x := newAttack(t)
+		x.m.mapSG(x.listA)
+		x.m.reg(1, fastVA, 16384, sim.AllAccess, rxe.SendSignaled)
+		x.done(1)
+		w := x.window(mr.KindWindow2)
+		if st := w.bind(x.b.q, x.m.key, fastVA+4096, 4096, rw); st != rxe.WCSuccess {
+			t.Fatalf("bind: %v", st)
+		}
+		q, cq := x.qp(x.b, 0) // the window needs its own
+		peer, _ := x.qp(x.a, 0)
+		x.ok(sim.Connect(x.b.n, q, x.a.n, peer, sim.ConnAttr{}))
+		x.m.post(q, rxe.SendWR{ID: 2, Opcode: rxe.WRLocalInv, RKey: x.m.key})
+		var c [1]rxe.CQE
+		x.f.RunUntil(x.f.Now()+1_000_000_000, func() bool { return cq.Poll(c[:]) == 1 })
+		if wantStatus(t, c[0], rxe.WCLocQPOpErr); q.State() != rxe.StateErr {
+			t.Fatal("QP is not in ERR")
+		}
+		x.wantProbe(rxe.WRRDMAWrite, x.m.key, fastVA, 64, rxe.WCSuccess)
+		x.wantAccess(rxe.WRRDMAWrite, w.key, fastVA+4096, 64, rxe.WCSuccess)
+	})
+	t.Run("free window again", func(t *testing.T) {
+		x := newAttack(t)
+		w := x.window(mr.KindWindow2)
+		w.mustBind(winVA, winLen, rw)
+		x.m.inv(1, w.key, rxe.SendSignaled)
+		x.m.inv(2, w.key, rxe.SendSignaled)
+		c := x.wait(x.b, 2)
+		wantStatus(t, c[0], rxe.WCSuccess)
+		wantStatus(t, c[1], rxe.WCLocQPOpErr)
+		if got := x.m.tab.Lookup(w.key.Index()); got.State != mr.StateFree || got.Key != w.key {
+			t.Fatalf("the window is %+v", got)
+		}
+	})
 	t.Run("free region again", func(t *testing.T) { // as rxe: no harm, the key still matches
 		x := newAttack(t)
 		x.m.inv(1, x.m.key, rxe.SendSignaled)
@@ -561,8 +621,16 @@ func TestF14(t *testing.T) {
 		x.m.mapSG(x.listA)
 		num, err := x.m.tab.Stage(mr.Region{Key: x.m.key, Access: sim.AllAccess, IOVA: fastVA, Length: 4096})
 		x.ok(err)
-		x.m.post(x.b.q, rxe.SendWR{ID: 1, Opcode: rxe.WRRegMR, RKey: mr.MakeKey(x.m.key.Index()+1, 0), List: num, Flags: rxe.SendSignaled})
+		before := x.m.tab.Lookup(x.m.key.Index())
+		other := mr.MakeKey(x.m.key.Index()+1, 0)
+		x.m.post(x.b.q, rxe.SendWR{ID: 1, Opcode: rxe.WRRegMR, RKey: other, List: num, Flags: rxe.SendSignaled})
 		wantStatus(t, x.wait(x.b, 1)[0], rxe.WCLocQPOpErr)
+		if got := x.m.tab.Lookup(x.m.key.Index()); got != before {
+			t.Fatalf("the region is %+v, was %+v", got, before)
+		}
+		for _, key := range []mr.Key{x.m.key, other} {
+			x.wantProbe(rxe.WRRDMAWrite, key, fastVA, 64, rxe.WCRemAccessErr)
+		}
 	})
 	t.Run("more pages than allocated", func(t *testing.T) {
 		x := newAttack(t)

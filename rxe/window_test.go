@@ -1,11 +1,13 @@
 package rxe_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // window is a memory window of side b as an application drives it.
@@ -65,13 +67,37 @@ func (x *attack) reconnect() {
 	x.b.cq.Poll(c[:])
 }
 
+// wantAccess expects a status; an access that is refused has touched nothing.
 func (x *attack) wantAccess(op rxe.WROpcode, key mr.Key, va uint64, n int, want rxe.WCStatus) {
 	x.t.Helper()
+	before, ours := x.owned(), bytes.Clone(x.a.mem.Buf)
 	if st := x.access(op, key, va, n); st != want {
 		x.t.Fatalf("access with %#x at %#x: %v, want %v", key, va, st, want)
 	}
 	if want != rxe.WCSuccess {
+		if !bytes.Equal(x.owned(), before) || !bytes.Equal(x.a.mem.Buf, ours) {
+			x.t.Fatalf("access with %#x at %#x was refused, but has copied", key, va)
+		}
 		x.reconnect()
+	}
+}
+
+// failBind expects a bind to fail and to leave the window as it was.
+func (w *window) failBind(parent mr.Key, va, n uint64) {
+	w.x.t.Helper()
+	tab := w.x.b.n.Dev.Keys()
+	before, region := tab.Lookup(w.key.Index()), tab.Lookup(parent.Index())
+	if st := w.bind(w.x.b.q, parent, va, n, rw); st != rxe.WCMWBindErr {
+		w.x.t.Fatalf("bind of %#x+%#x: %v", va, n, st)
+	}
+	if w.x.b.q.State() != rxe.StateErr {
+		w.x.t.Fatal("QP is not in ERR")
+	}
+	if got := tab.Lookup(w.key.Index()); got != before {
+		w.x.t.Fatalf("the window is %+v, was %+v", got, before)
+	}
+	if got := tab.Lookup(parent.Index()); got != region {
+		w.x.t.Fatalf("the region is %+v, was %+v", got, region)
 	}
 }
 
@@ -108,12 +134,7 @@ func TestW2(t *testing.T) {
 	x := newAttack(t)
 	w := x.window(mr.KindWindow2)
 	w.mustBind(winVA, winLen, rw)
-	if st := w.bind(x.b.q, x.b.mem.Key, winVA, winLen, rw); st != rxe.WCMWBindErr {
-		t.Fatalf("bind of a bound window: %v", st)
-	}
-	if x.b.q.State() != rxe.StateErr {
-		t.Fatal("QP is not in ERR")
-	}
+	w.failBind(x.b.mem.Key, winVA+winLen, winLen)
 }
 
 // TestW3: a type 2 window works through its QP only.
@@ -228,16 +249,12 @@ func TestW7(t *testing.T) {
 			other, err := x.b.n.Reg(x.b.n.AllocPD(), make([]byte, 8192), winVA, sim.AllAccess)
 			x.ok(err)
 			w := x.window(kind)
-			if st := w.bind(x.b.q, other.Key, winVA, winLen, rw); st != rxe.WCMWBindErr {
-				t.Fatalf("region of another PD: %v", st)
-			}
+			w.failBind(other.Key, winVA, winLen)
 			x.reconnect()
 			k, err := x.b.n.Dev.Keys().Alloc(kind, x.b.n.AllocPD())
 			x.ok(err)
 			w.key = k
-			if st := w.bind(x.b.q, x.b.mem.Key, winVA, winLen, rw); st != rxe.WCMWBindErr {
-				t.Fatalf("window of another PD: %v", st)
-			}
+			w.failBind(x.b.mem.Key, winVA, winLen)
 		})
 	}
 }
@@ -249,12 +266,33 @@ func TestW8(t *testing.T) {
 			for _, c := range []struct{ va, n uint64 }{{winVA, 1<<64 - winVA + 64}, {1<<64 - 8, 16}, {winVA, 1<<64 - 1}} {
 				x := newAttack(t)
 				w := x.window(kind)
-				if st := w.bind(x.b.q, x.b.mem.Key, c.va, c.n, rw); st != rxe.WCMWBindErr {
-					t.Fatalf("bind of %#x+%#x: %v", c.va, c.n, st)
+				w.failBind(x.b.mem.Key, c.va, c.n)
+			}
+			x := newAttack(t)
+			w := x.window(kind)
+			w.mustBind(winVA, winLen, rw)
+			for _, key := range []mr.Key{w.key, x.b.mem.Key} {
+				for _, op := range []rxe.WROpcode{rxe.WRRDMAWrite, rxe.WRRDMARead} {
+					x.wantAccess(op, key, 1<<64-100, 4096, rxe.WCRemAccessErr)
 				}
 			}
 		})
 	}
+	// A READ that was answered is answered again, but not one of its PSN at another address.
+	p := qpIn(t, rxe.StateRTS, rawConfig{})
+	read := packet{op: wire.RCReadRequest, psn: firstPSN, va: p.mem.Addr, rkey: p.mem.Key, length: 4096}
+	for range 2 {
+		if got := p.inject(read); len(got) == 0 {
+			t.Fatal("the READ is not answered")
+		}
+	}
+	for _, va := range []uint64{1<<64 - 100, p.mem.Addr + 1} {
+		read.va = va
+		if got := p.inject(read); len(got) != 0 {
+			t.Fatalf("a READ at %#x is answered: %+v", va, got)
+		}
+	}
+	p.state(rxe.StateRTS)
 }
 
 // TestW9: a zero-based window counts from its start.
