@@ -118,7 +118,8 @@ func (m *Manager) open() (err error) {
 	if m.pd, err = m.ctx.AllocPD(); err != nil {
 		return err
 	}
-	if m.mem, err = m.pd.AllocMR(2*madSlots*madBuffer, verbs.LocalWrite); err != nil {
+	// Ordinary memory, which outlives the device: its owner may close that one first.
+	if m.mem, err = m.pd.RegMR(make([]byte, 2*madSlots*madBuffer), verbs.LocalWrite); err != nil {
 		return err
 	}
 	if m.cq, err = m.ctx.CreateCQ(2 * madSlots); err != nil {
