@@ -1,11 +1,15 @@
 package perf
 
 import (
+	"fmt"
 	"time"
 )
 
 // resendAfter is how long a UC test waits for an answer to a control message.
 const resendAfter = 20 * time.Millisecond
+
+// silentAfter is how long it asks again and again before it takes the other end for gone.
+const silentAfter = 5 * time.Second
 
 // drainFor is how long a receiver of UC or UD messages waits for stragglers.
 const drainFor = 20 * time.Millisecond
@@ -96,6 +100,9 @@ func (r *run) limit(c *conn) uint64 {
 }
 
 func (r *run) closeStretch(c *conn, now time.Duration) error {
+	if c.acked == c.closed {
+		c.heard = now
+	}
 	c.closed, c.asked = c.posted, now
 	return r.postControl(c, idClose, c.posted)
 }
@@ -106,7 +113,10 @@ func (r *run) remind(now time.Duration) error {
 		return nil
 	}
 	for _, c := range r.conns {
-		if c.acked < c.closed && now-c.asked > resendAfter {
+		switch waits := c.acked < c.closed; {
+		case waits && now-c.heard > silentAfter:
+			return fmt.Errorf("QP %d: %w: no answer for %v", c.index, errGone, silentAfter)
+		case waits && now-c.asked > resendAfter:
 			if err := r.closeStretch(c, now); err != nil {
 				return err
 			}

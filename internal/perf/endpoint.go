@@ -69,6 +69,7 @@ type counts struct {
 	closed  uint64        // of them, those that the other side was asked to check
 	asked   time.Duration // when it was last asked
 	acked   uint64        // of them, those it has checked
+	heard   time.Duration // when it last answered, or was first asked
 	checked uint64        // here, in order: compared, or known to be lost
 	arrived uint64        // passive end: received
 	recvs   uint64        // receives posted

@@ -24,6 +24,10 @@ const (
 	maxLine         = 1 << 22
 )
 
+// keepAlive finds out within half a minute that the other end's machine is gone.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second,
+	Count: 5}
+
 // hello says what an end was started with. Both must have been started alike.
 type hello struct {
 	Roxie     int // exchangeVersion
@@ -55,8 +59,17 @@ type report struct {
 	Verified   uint64
 	Mismatches uint64
 	First      string // the first mismatch
-	XDPMode    string
-	ZeroCopy   bool
+	figures
+	XDPMode  string
+	ZeroCopy bool
+}
+
+// figures are what the active end has measured.
+type figures struct {
+	Took   time.Duration
+	Best   float64 // bytes a second, in the best stretch
+	Rounds uint64  // of a latency test
+	Lat    *Latency
 }
 
 // line is what travels: one of the others, or the reason to give up.
@@ -83,7 +96,7 @@ type exchange struct {
 // listen waits for one client. The interface is open by then, so that whoever sees the port open
 // may start.
 func listen(ctx context.Context, port int, ready func(net.Addr)) (net.Conn, error) {
-	var lc net.ListenConfig
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := lc.Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
 		return nil, fmt.Errorf("wait for a client: %w; give another port with -p", err)
@@ -102,7 +115,7 @@ func listen(ctx context.Context, port int, ready func(net.Addr)) (net.Conn, erro
 }
 
 func dial(ctx context.Context, server string, port int) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
+	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(server, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("reach the server: %w; start the same command without an address "+

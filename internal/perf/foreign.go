@@ -219,7 +219,7 @@ func (s *foreign) report(r *run, before traffic, took time.Duration) error {
 	send, all := t.Op == Send, s.cfg.All
 	after := s.traffic()
 	sent := report{Messages: r.sent(), Packets: after.sent - before.sent,
-		Retransmit: after.again - before.again}
+		Retransmit: after.again - before.again, figures: r.figures(took)}
 	came := report{Messages: r.arrivals()}
 	if s.cfg.Server != "" {
 		came.Messages = sent.Messages // perftest does not tell what it has seen
@@ -228,7 +228,7 @@ func (s *foreign) report(r *run, before traffic, took time.Duration) error {
 		sent.Messages, came.Packets, came.Retransmit = came.Messages, sent.Packets, sent.Retransmit
 		sent.Packets, sent.Retransmit = 0, 0
 	}
-	res := s.result(r, sent, came, took)
+	res := s.result(r, sent, came)
 	if s.cfg.Bidirectional || send {
 		if !t.Latency && !send && all {
 			if err := s.barrier(); err != nil {

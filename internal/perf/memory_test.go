@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
 )
@@ -42,11 +44,27 @@ func runBoth(t testing.TB, ctx context.Context, cfg Config, plain bool) (served,
 	}
 	cfg.Port = l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
+	ends := openBoth(t, cfg)
+	ends[0].plain, ends[1].plain = plain, plain
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var err error
+		served, err = ends[0].run(ctx, &Hooks{Ready: func(net.Addr) { close(ready) }})
+		done <- err
+	}()
+	<-ready
+	results, client = ends[1].run(ctx, &Hooks{})
+	server = <-done
+	return served, results, client, server
+}
+
+// openBoth opens the server's and the client's end.
+func openBoth(t testing.TB, cfg Config) (ends [2]*endpoint) {
+	t.Helper()
 	cfg.CPU = -1
 	if err := cfg.validate(); err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]*endpoint
 	la, lb := verbs.NewLinkPair(cfg.Queues)
 	for i, links := range [][]verbs.Link{la, lb} {
 		port, other := memoryPorts[i], memoryPorts[1-i]
@@ -63,7 +81,7 @@ func runBoth(t testing.TB, ctx context.Context, cfg Config, plain bool) (served,
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = dev.Close() })
-		ends[i] = &endpoint{cfg: cfg, dev: dev, plain: plain}
+		ends[i] = &endpoint{cfg: cfg, dev: dev}
 		ends[i].cfg.Interface = port.Name
 		if err := ends[i].choose(); err != nil {
 			t.Fatal(err)
@@ -71,16 +89,7 @@ func runBoth(t testing.TB, ctx context.Context, cfg Config, plain bool) (served,
 	}
 	ends[1].cfg.Server = "127.0.0.1"
 	ends[1].cmAddr = memoryPorts[0].Addrs[1].Addr()
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		var err error
-		served, err = ends[0].run(ctx, &Hooks{Ready: func(net.Addr) { close(ready) }})
-		done <- err
-	}()
-	<-ready
-	results, client = ends[1].run(ctx, &Hooks{})
-	server = <-done
-	return served, results, client, server
+	return ends
 }
 
 // messages is what fits the time that tests may take.
@@ -113,9 +122,12 @@ func checkRun(t *testing.T, cfg Config) []Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	results, client, server := runInMemory(t, ctx, cfg)
+	served, results, client, server := runBoth(t, ctx, cfg, false)
 	if client != nil || server != nil {
 		t.Fatalf("client: %v; server: %v", client, server)
+	}
+	if diff := cmp.Diff(results, served); diff != "" {
+		t.Errorf("the server does not say what the client says (-client +server):\n%s", diff)
 	}
 	for i := range results {
 		r := &results[i]

@@ -119,7 +119,7 @@ func (r *run) received(c *conn, wc *verbs.WC, at int) error {
 func (r *run) controlArrived(c *conn, at int) error {
 	count := binary.BigEndian.Uint64(r.mem.Bytes()[at:])
 	if r.cfg.Server != "" {
-		c.acked = max(c.acked, count)
+		c.acked, c.heard = max(c.acked, count), r.now()
 		return nil
 	}
 	if r.cfg.Transport == RC {

@@ -24,6 +24,7 @@ const (
 	idClose          // count: messages it closes
 	idAck
 	idRecv // count: where in the memory its buffer is
+	idProbe
 
 	idKindShift = 61
 	idConnShift = 45
@@ -73,7 +74,8 @@ type run struct {
 	lat      *latencies
 	measured time.Time // when the warm-up of a latency test was over
 	rates    rates
-	moved    atomic.Uint64 // bytes so far, for the progress line
+	moved    atomic.Uint64 // bytes so far, for the progress line and the probe
+	probing  atomic.Bool   // a probe is not answered yet
 }
 
 func newRun(ctx context.Context, e *endpoint, x *attention, size int) *run {
@@ -180,6 +182,8 @@ func (r *run) complete(wc *verbs.WC) error {
 		r.completed(c, count)
 	case idRecv:
 		return r.received(c, wc, int(count))
+	case idProbe:
+		r.probing.Store(false)
 	}
 	return nil
 }

@@ -130,6 +130,7 @@ func (e *endpoint) one(ctx context.Context, x *exchange, size int, hooks *Hooks)
 	x.onLine(r.close)
 	var took time.Duration
 	err := onThread(e.cfg, func() (err error) {
+		defer r.probe()()
 		if e.cfg.Server == "" {
 			return r.passive()
 		}
@@ -182,7 +183,8 @@ func onThread(cfg Config, loop func() error) error {
 // finish exchanges the reports: the client's says how much was sent, the server's what came.
 func (e *endpoint) finish(ctx context.Context, x *exchange, r *run, before traffic,
 	took time.Duration) (Result, error) {
-	ours := report{Messages: r.sent(), XDPMode: e.dev.XDPMode(), ZeroCopy: e.dev.ZeroCopy()}
+	ours := report{Messages: r.sent(), XDPMode: e.dev.XDPMode(), ZeroCopy: e.dev.ZeroCopy(),
+		figures: r.figures(took)}
 	fill := func() {
 		after := e.traffic()
 		ours.Packets, ours.Retransmit = after.sent-before.sent, after.again-before.again
@@ -210,11 +212,21 @@ func (e *endpoint) finish(ctx context.Context, x *exchange, r *run, before traff
 	if e.cfg.Server == "" {
 		ours, theirs = theirs, ours // from here on as the client sees it
 	}
-	return e.result(r, ours, theirs, took), nil
+	return e.result(r, ours, theirs), nil
 }
 
-// result puts the two reports together. A server knows everything but the times.
-func (e *endpoint) result(r *run, client, server report, took time.Duration) Result {
+// figures are what this end has measured, if it was the active one.
+func (r *run) figures(took time.Duration) figures {
+	f := figures{Took: took, Best: r.rates.best}
+	if r.lat != nil {
+		f.Rounds, f.Lat = uint64(r.lat.hist.TotalCount()), r.lat.summary()
+	}
+	return f
+}
+
+// result puts the two reports together, with the figures of the client's.
+func (e *endpoint) result(r *run, client, server report) Result {
+	took := client.Took
 	res := Result{
 		Test: e.cfg.Test.Name, Transport: string(e.cfg.Transport), Size: r.size, PMTU: e.pmtu,
 		QPs: e.cfg.QPs, Iterations: client.Messages, Seconds: took.Seconds(),
@@ -234,14 +246,13 @@ func (e *endpoint) result(r *run, client, server report, took time.Duration) Res
 		res.Lost = client.Messages - min(arrived, client.Messages)
 	}
 	if r.lat != nil {
-		res.Iterations = uint64(r.lat.hist.TotalCount())
+		res.Iterations, res.Lat = client.Rounds, client.Lat
 		arrived = res.Iterations
-		res.Lat = r.lat.summary()
 	}
 	if took > 0 {
 		res.MsgRate = float64(arrived) / took.Seconds() / 1e6
 		res.BWGbps = res.MsgRate * 8 * float64(r.size) / 1e3
-		res.BWPeakGbps = max(r.rates.best*8/1e9, res.BWGbps)
+		res.BWPeakGbps = max(client.Best*8/1e9, res.BWGbps)
 	}
 	return res
 }
