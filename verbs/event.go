@@ -110,6 +110,9 @@ func (c *Context) deliver(events []rxe.Event) {
 		out := AsyncEvent{Type: e.Type, Reason: e.Reason}
 		if e.QP != nil {
 			out.QP, _ = e.QP.Context().(*QP)
+			if out.QP != nil && e.Type == rxe.EventCommEst {
+				out.QP.established()
+			}
 		}
 		if e.CQ != nil {
 			if q, ok := c.cqs.Load(e.CQ); ok {
@@ -123,5 +126,16 @@ func (c *Context) deliver(events []rxe.Event) {
 			}
 		}
 		c.events.put(out)
+	}
+}
+
+// OnEstablished has f called when the first packet has come to the QP in state RTR, besides the event
+// EventCommEst: a connection manager takes it for the peer's last message, which may be lost. f may
+// not wait for anything, nor call the device. nil: nothing is called.
+func (q *QP) OnEstablished(f func()) { q.onEstablished.Store(&f) }
+
+func (q *QP) established() {
+	if f := q.onEstablished.Load(); f != nil && *f != nil {
+		(*f)()
 	}
 }

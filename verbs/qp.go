@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/roxie-rdma/roxie/rxe"
 )
@@ -74,6 +75,8 @@ type QP struct {
 	recvMu sync.Mutex
 
 	way way // to the peer of a connection; the shard is held
+
+	onEstablished atomic.Pointer[func()]
 }
 
 // CreateQP makes a QP in state RESET (ibv_create_qp). Errors: ErrForeign, ErrInvalid, rxe.ErrQPCap,

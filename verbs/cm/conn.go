@@ -79,11 +79,11 @@ type Conn struct {
 	local   netip.Addr
 	remote  netip.AddrPort
 	private []byte
+	attr    verbs.QPAttr // of RTR and RTS
 	events  chan rcm.Event
 	done    chan struct{}
 	once    sync.Once
 	err     error
-	unsure  bool // accepted, RTU not seen; under m.mu
 }
 
 const connEvents = 16 // more than a connection ever has
@@ -152,21 +152,34 @@ func (c *Conn) end(why error) {
 	})
 }
 
-// deliver passes an event to whoever waits in Dial or Accept.
-func (c *Conn) deliver(ev rcm.Event) {
+// take acts on an event of the machine, and passes it to whoever waits in Dial or Accept.
+func (c *Conn) take(ev *rcm.Event) {
+	switch ev.Kind {
+	case rcm.EventKeepalive:
+		c.probe()
+		return
+	case rcm.EventEstablished:
+		if c.qp != nil && c.qp.State() == verbs.StateRTR { // accepted
+			if err := c.send(); err != nil {
+				c.end(err)
+			}
+		}
+	case rcm.EventDisconnected:
+		_ = c.m.machine.Disconnect(c.m.now(), ev.ID, nil) // the DREP, if the peer began
+		c.end(ErrEnded)
+	case rcm.EventUnreachable, rcm.EventConnectError:
+		c.end(ErrUnreachable)
+	case rcm.EventRejected:
+		c.end(&RejectError{Reason: ev.Reason, Status: ev.Status, Private: ev.Private})
+	}
 	select {
-	case c.events <- ev:
+	case c.events <- *ev:
 	default:
 	}
 }
 
-// sure ends the search for a first packet. m.mu is held.
-func (c *Conn) sure(m *Manager) {
-	if c.unsure {
-		c.unsure = false
-		m.unsure--
-	}
-}
+// shut ends the connection because the manager ends.
+func (c *Conn) shut() { c.end(ErrClosed) }
 
 // probe sends a WRITE of no bytes, which the peer's QP acknowledges or, if it is gone, does not:
 // then the QP ends in an error, and with it the connection.
@@ -200,7 +213,6 @@ func (c *Conn) abandon(why error) {
 	c.m.mu.Lock()
 	c.m.machine.Destroy(c.m.now(), c.id)
 	delete(c.m.conns, c.id)
-	c.sure(c.m)
 	c.m.pump()
 	c.m.mu.Unlock()
 	c.m.kick()
@@ -217,13 +229,13 @@ func Prepare(qp *verbs.QP, access verbs.Access) error {
 	return qp.Modify(&a, verbs.AttrState|verbs.AttrPKeyIndex|verbs.AttrPort|verbs.AttrAccessFlags)
 }
 
-// connect takes the QP to RTS with what the exchange has settled.
-func (c *Conn) connect(p rcm.QPParam, rq verbs.PSN) error {
+// receive takes the QP to RTR with what the exchange has settled.
+func (c *Conn) receive(p rcm.QPParam, rq verbs.PSN) error {
 	i, err := c.m.gidIndex(p.Addr.Local)
 	if err != nil {
 		return err
 	}
-	a := verbs.QPAttr{
+	c.attr = verbs.QPAttr{
 		State: verbs.StateRTR, PathMTU: 128 << p.MTU, DestQPN: p.DestQPN, RQPSN: rq, SQPSN: p.SQPSN,
 		AH: verbs.AHAttr{DGID: p.Addr.Remote, SGIDIndex: i, TrafficClass: p.TClass,
 			FlowLabel: p.FlowLabel, HopLimit: p.HopLimit},
@@ -231,18 +243,30 @@ func (c *Conn) connect(p rcm.QPParam, rq verbs.PSN) error {
 		MinRNRTimer: c.params.MinRNRTimer, Timeout: p.Timeout, RetryCnt: p.RetryCount,
 		RNRRetry: p.RNRRetry, AccessFlags: c.params.Access,
 	}
-	rtr := verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN |
+	mask := verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN |
 		verbs.AttrAccessFlags
-	rts := verbs.AttrState | verbs.AttrSQPSN
 	if c.qp.Type() == verbs.RC {
-		rtr |= verbs.AttrMaxDestRdAtomic | verbs.AttrMinRNRTimer
-		rts |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxQPRdAtomic
+		mask |= verbs.AttrMaxDestRdAtomic | verbs.AttrMinRNRTimer
 	}
-	if err := c.qp.Modify(&a, rtr); err != nil {
+	return c.qp.Modify(&c.attr, mask)
+}
+
+// send takes the QP from RTR to RTS.
+func (c *Conn) send() error {
+	mask := verbs.AttrState | verbs.AttrSQPSN
+	if c.qp.Type() == verbs.RC {
+		mask |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxQPRdAtomic
+	}
+	c.attr.State = verbs.StateRTS
+	return c.qp.Modify(&c.attr, mask)
+}
+
+// connect takes the QP to RTS.
+func (c *Conn) connect(p rcm.QPParam, rq verbs.PSN) error {
+	if err := c.receive(p, rq); err != nil {
 		return err
 	}
-	a.State = verbs.StateRTS
-	return c.qp.Modify(&a, rts)
+	return c.send()
 }
 
 func addrOf(g wire.GID) netip.Addr { return netip.AddrFrom16(g).Unmap() }

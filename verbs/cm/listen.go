@@ -93,14 +93,10 @@ func (l *Listener) Close() error {
 
 func (l *Listener) shut() { l.once.Do(func() { close(l.closed) }) }
 
-// request hands a REQ or SIDR_REQ to its listener. m.mu is held.
-func (m *Manager) request(ev *rcm.Event) {
+// request takes a REQ or SIDR_REQ. m.mu is held.
+func (l *Listener) request(ev *rcm.Event) {
+	m := l.m
 	r := &Request{m: m, id: ev.ID, info: *ev.Request, remote: ev.Remote, private: ev.Private}
-	l := m.listeners[ev.Listener]
-	if l == nil {
-		_ = m.machine.Reject(m.now(), ev.ID, rcm.ReasonInvalidServiceID, nil, nil)
-		return
-	}
 	select {
 	case l.requests <- r:
 	default: // the machine's backlog is the same: not reached
@@ -178,8 +174,6 @@ func (r *Request) accept(ctx context.Context, qp *verbs.QP, p Params) (*Conn, er
 	err := m.machine.Accept(m.now(), r.id, p.half(qp, psn, init.SRQ != nil), p.Private)
 	if err == nil {
 		m.conns[r.id] = c
-		c.unsure = true
-		m.unsure++
 	}
 	m.pump()
 	m.mu.Unlock()
@@ -191,13 +185,11 @@ func (r *Request) accept(ctx context.Context, qp *verbs.QP, p Params) (*Conn, er
 		c.abandon(err)
 		return nil, err
 	}
-	m.mu.Lock()
-	c.sure(m)
-	m.mu.Unlock()
 	return c, nil
 }
 
-// prepare takes the QP to RTS before the peer is told that it may send.
+// prepare takes the QP to RTR before the peer is told that it may send. It goes to RTS with the RTU or the
+// first packet, whichever comes first.
 func (r *Request) prepare(c *Conn, psn verbs.PSN) error {
 	if err := Prepare(c.qp, c.params.Access); err != nil {
 		return err
@@ -210,7 +202,9 @@ func (r *Request) prepare(c *Conn, psn verbs.PSN) error {
 	}
 	q.MaxDestRdAtomic = min(r.remote.InitiatorDepth, uint8(c.params.ResponderResources))
 	q.MaxRdAtomic = min(r.remote.ResponderResources, uint8(c.params.InitiatorDepth))
-	return c.connect(q, psn)
+	m := r.m
+	c.qp.OnEstablished(func() { m.firstPacket(r.id) })
+	return c.receive(q, psn)
 }
 
 // AcceptUD answers a request for a datagram service with a UD QP's number and Q_Key (0: RDMA-CM's

@@ -48,8 +48,7 @@ type Config struct {
 const (
 	madSlots   = 128 // MADs on their way out, and receives posted
 	madBuffer  = verbs.GRHBytes + rcm.MADSize
-	pollEvery  = 10 * time.Millisecond // how often an unconfirmed connection's QP is looked at
-	closeGrace = time.Second           // how long Close lets DREQs go out
+	closeGrace = time.Second // how long Close lets DREQs go out
 )
 
 // Manager is the communication manager of a device: QP1, the state machine behind it, and the
@@ -65,16 +64,30 @@ type Manager struct {
 
 	mu        sync.Mutex
 	machine   *rcm.Machine
-	conns     map[rcm.ID]*Conn
-	listeners map[rcm.ListenID]*Listener
+	conns     map[rcm.ID]owner
+	listeners map[rcm.ListenID]listenerOwner
 	routes    map[route]*peer
 	free      []uint64 // send slots
-	unsure    int      // accepted connections whose RTU has not come
 	closed    bool
+
+	estMu       sync.Mutex
+	established []rcm.ID // connections whose QP has got its first packet
 
 	kicked chan struct{}
 	stop   chan struct{}
 	done   chan struct{}
+}
+
+// owner is whom a connection's events are for: a Conn or an ID. m.mu is held.
+type owner interface {
+	take(*rcm.Event)
+	shut()
+}
+
+// listenerOwner is whom a listener's requests are for: a Listener or an ID. m.mu is held.
+type listenerOwner interface {
+	request(*rcm.Event)
+	shut()
 }
 
 // route is an own address and a peer's.
@@ -87,7 +100,7 @@ func New(ctx *verbs.Context, cfg *Config) (*Manager, error) {
 	}
 	m := &Manager{
 		ctx: ctx, base: time.Now(), keep: cfg.Keepalive,
-		conns: map[rcm.ID]*Conn{}, listeners: map[rcm.ListenID]*Listener{}, routes: map[route]*peer{},
+		conns: map[rcm.ID]owner{}, listeners: map[rcm.ListenID]listenerOwner{}, routes: map[route]*peer{},
 		kicked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	mc := cfg.Machine
@@ -166,7 +179,7 @@ func (m *Manager) Close() error {
 	m.closed = true
 	for id, c := range m.conns {
 		m.machine.Destroy(m.now(), id)
-		c.end(ErrClosed)
+		c.shut()
 	}
 	for _, l := range m.listeners {
 		l.shut()
@@ -261,26 +274,32 @@ func (m *Manager) work() time.Duration {
 		}
 	}
 	m.machine.Expire(m.now())
-	if m.unsure > 0 {
-		m.confirm()
-	}
+	m.confirm()
 	m.pump()
 	wait := time.Hour
 	if d := m.machine.Deadline(); d != rcm.Never {
 		wait = min(wait, max(0, time.Duration(d-m.now())))
 	}
-	if m.unsure > 0 {
-		wait = min(wait, pollEvery)
-	}
 	return wait
 }
 
-// confirm looks for a first packet on QPs whose RTU has not come: it counts as one.
+// firstPacket is called when the first packet has come to a QP whose RTU has not: it counts as one.
+// The QP's shard is held.
+func (m *Manager) firstPacket(id rcm.ID) {
+	m.estMu.Lock()
+	m.established = append(m.established, id)
+	m.estMu.Unlock()
+	m.kick()
+}
+
+// confirm tells the machine of first packets.
 func (m *Manager) confirm() {
-	for id, c := range m.conns {
-		if c.unsure && c.qp.Stats().RcvdPkts > 0 {
-			_ = m.machine.CommEst(m.now(), id) // established meanwhile: nothing to tell
-		}
+	m.estMu.Lock()
+	ids := m.established
+	m.established = nil
+	m.estMu.Unlock()
+	for _, id := range ids {
+		_ = m.machine.CommEst(m.now(), id) // gone, or established meanwhile: nothing to tell
 	}
 }
 
@@ -299,29 +318,20 @@ func (m *Manager) pump() {
 // event gives an event to the listener or connection it is for.
 func (m *Manager) event(ev *rcm.Event) {
 	if ev.Kind == rcm.EventConnectRequest {
-		m.request(ev)
+		if l := m.listeners[ev.Listener]; l != nil {
+			l.request(ev)
+		} else {
+			_ = m.machine.Reject(m.now(), ev.ID, rcm.ReasonInvalidServiceID, nil, nil)
+		}
 		return
 	}
 	c := m.conns[ev.ID]
 	if c == nil {
 		return
 	}
-	switch ev.Kind {
-	case rcm.EventKeepalive:
-		c.probe()
-		return
-	case rcm.EventDisconnected:
-		_ = m.machine.Disconnect(m.now(), ev.ID, nil) // the DREP, if the peer began
-		c.end(ErrEnded)
-	case rcm.EventUnreachable, rcm.EventConnectError:
-		c.end(ErrUnreachable)
-	case rcm.EventRejected:
-		c.end(&RejectError{Reason: ev.Reason, Status: ev.Status, Private: ev.Private})
-	}
-	c.deliver(*ev)
+	c.take(ev)
 	if last(ev) {
 		delete(m.conns, ev.ID)
-		c.sure(m)
 	}
 }
 
