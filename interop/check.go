@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/roxie-rdma/roxie/internal/qemu"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
@@ -125,17 +127,14 @@ func tshark(ctx context.Context, captures ...[]*packet) error {
 		return err
 	}
 	// Messages are data: it would take some for Ethernet or upper-layer protocols, by guessing.
-	out, err := idle(ctx, "tshark", "-n", "-r", file.Name(),
+	out, err := look(ctx, "tshark", "-n", "-r", file.Name(),
 		"-o", "infiniband.try_heuristic_first:FALSE", "-d", "infiniband,data",
 		"-Y", "_ws.malformed || !infiniband", "-T", "fields", "-e", "frame.number",
-		"-e", "_ws.col.Info").Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return fmt.Errorf("tshark: %w: %s", err, exit.Stderr)
-	} else if err != nil {
-		return fmt.Errorf("tshark: %w", err)
+		"-e", "_ws.col.Info")
+	if err != nil {
+		return err
 	}
-	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); lines[0] != "" {
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); lines[0] != "" {
 		return fmt.Errorf("tshark finds fault with %d packets, first: %s", len(lines), lines[0])
 	}
 	return nil
@@ -144,17 +143,29 @@ func tshark(ctx context.Context, captures ...[]*packet) error {
 // decode has roxie's own program look at captures: it fails if an ICRC is wrong.
 func decode(ctx context.Context, roxie string, captures ...string) error {
 	for _, c := range captures {
-		cmd := idle(ctx, roxie, "decode", c)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("roxie decode: %w: %s", err, strings.TrimSpace(stderr.String()))
+		if _, err := look(ctx, roxie, "decode", c); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// idle prepares a program that runs behind all others.
-func idle(ctx context.Context, argv ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nice", append([]string{"-n", "19"}, argv...)...)
+// lookPriority is that of what looks at captures: behind the two ends, and before what else goes on,
+// or it would fall behind on a busy machine.
+const lookPriority = priority / 2
+
+// look runs a program that looks at captures.
+func look(ctx context.Context, argv ...string) (string, error) {
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	var stdout, stderr strings.Builder
+	c.Stdout, c.Stderr = &stdout, &stderr
+	err := c.Start()
+	if err == nil {
+		err = errors.Join(qemu.SetPriority(c.Process.Pid, lookPriority), c.Wait())
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, lastLines(stderr.String()))
+	}
+	return stdout.String(), nil
 }

@@ -124,14 +124,14 @@ func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start tim
 	rep := Report{Boot: r.g.Booted.Seconds(), Kernel: r.g.Image.Release, Versions: r.g.Image.Versions}
 	p := &printer{out: os.Stdout, of: len(cells)}
 	p.head()
-	outcomes := runAll(ctx, r, cells, f.captures != "", p)
-	for i := range outcomes {
-		if cells[i].matrix {
-			rep.Cells = append(rep.Cells, outcomes[i])
+	runAll(ctx, r, cells, f.captures != "", func(s *scenario, o *Outcome) {
+		p.row(o)
+		if s.matrix {
+			rep.Cells = append(rep.Cells, *o)
 		} else {
-			rep.Scenarios = append(rep.Scenarios, outcomes[i])
+			rep.Scenarios = append(rep.Scenarios, *o)
 		}
-	}
+	})
 	rep.finish(os.Stdout, time.Since(start))
 	if f.json != "" {
 		if err := rep.writeJSON(f.json); err != nil {
@@ -147,58 +147,67 @@ func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start tim
 	return nil
 }
 
-// runAll runs cells one after the other, and looks at the captures of each while the next one runs.
-func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, p *printer) []Outcome {
-	outcomes := make([]Outcome, len(cells))
-	looked := make([]chan struct{}, len(cells))
-	var printing sync.WaitGroup
-	ran := make(chan int, len(cells))
-	printing.Go(func() {
-		for i := range ran {
-			<-looked[i]
-			p.row(&outcomes[i])
+// runAll runs cells one after the other, and looks at the captures of each while the next ones run.
+// done gets each that is through, in order. When ctx ends, those that are not through are forgotten;
+// when the guest dies, the cell that saw it is the last one.
+func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, done func(*scenario, *Outcome)) {
+	type job struct {
+		*scenario
+		Outcome
+		looked chan struct{}
+	}
+	jobs := make(chan *job, len(cells))
+	var finishing sync.WaitGroup
+	finishing.Go(func() {
+		for j := range jobs {
+			if <-j.looked; ctx.Err() == nil {
+				done(j.scenario, &j.Outcome)
+			}
 		}
 	})
+	defer finishing.Wait()
+	defer close(jobs)
 	one := make(chan struct{}, 1) // one at a time: the guest needs the other processor
-	done := 0
-	for i := range cells {
+	for _, s := range cells {
 		if ctx.Err() != nil {
-			break
+			return
 		}
-		o := &outcomes[i]
-		o.Cell = cells[i].Cell
+		j := &job{scenario: s, Outcome: Outcome{Cell: s.Cell}, looked: make(chan struct{})}
 		start := time.Now()
-		rec, note, err := r.play(ctx, cells[i])
-		o.Seconds, o.Note = time.Since(start).Seconds(), note
-		looked[i] = make(chan struct{})
+		rec, note, err := r.play(ctx, s)
+		j.Seconds, j.Note = time.Since(start).Seconds(), note
+		gone := r.gone()
+		if gone != nil {
+			err = errors.Join(err, gone)
+		}
 		go func() {
-			defer close(looked[i])
+			defer close(j.looked)
 			one <- struct{}{}
 			defer func() { <-one }()
-			o.judge(ctx, r.roxie, cells[i], rec, err, keep)
+			j.Outcome.judge(ctx, r.roxie, s, rec, err, keep)
 		}()
-		ran <- i
-		done++
-		select {
-		case <-r.g.Exited():
-			o.Reason += "; the guest is gone: " + r.g.Console(5)
-			stopped := done
-			close(ran)
-			printing.Wait()
-			return outcomes[:stopped]
-		default:
+		jobs <- j
+		if gone != nil {
+			return
 		}
 	}
-	close(ran)
-	printing.Wait()
-	return outcomes[:done]
+}
+
+// gone says why the guest is not there any more, if so.
+func (r *rig) gone() error {
+	select {
+	case <-r.g.Exited():
+		return fmt.Errorf("the guest is gone: %s", r.g.Console(20))
+	default:
+		return nil
+	}
 }
 
 // judge looks at what a cell left, and removes the captures of a good one.
 func (o *Outcome) judge(ctx context.Context, roxie string, s *scenario, rec *recorded, err error,
 	keep bool) {
 	if rec != nil && err == nil {
-		o.findings, err = examine(context.WithoutCancel(ctx), roxie, rec, s)
+		o.findings, err = examine(ctx, roxie, rec, s)
 		if err == nil && s.judge != nil {
 			err = s.judge(&o.findings)
 		}

@@ -74,10 +74,17 @@ func openCapture(in *bufio.Reader) (captureReader, error) {
 }
 
 func newPacket(frame []byte, info gopacket.CaptureInfo) *packet {
-	p := &packet{at: info.Timestamp, sent: info.Timestamp, frame: frame, ip: afterEthernet(frame)}
-	p.refused = wire.Parse(wire.Frame{Head: frame}, &p.Packet)
-	p.fromGuest = len(frame) > 12 && bytes.Equal(frame[6:12], qemu.GuestMAC)
+	p := &packet{at: info.Timestamp, sent: info.Timestamp, frame: frame}
+	p.parse()
 	return p
+}
+
+// parse reads the frame.
+func (p *packet) parse() {
+	p.ip = afterEthernet(p.frame)
+	p.Packet = wire.Packet{}
+	p.refused = wire.Parse(wire.Frame{Head: p.frame}, &p.Packet)
+	p.fromGuest = len(p.frame) > 12 && bytes.Equal(p.frame[6:12], qemu.GuestMAC)
 }
 
 // afterEthernet cuts the Ethernet header off, with a VLAN tag.
