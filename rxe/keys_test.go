@@ -331,14 +331,35 @@ func TestF6(t *testing.T) {
 
 // TestF7: an access is held between its key check and its copy on another shard: LOCAL_INV executes
 // meanwhile, but does not complete before that shard has passed a quiescent point; after the
-// completion not one byte moves.
+// completion not one byte moves. So does the peer's SEND_WITH_INV.
 func TestF7(t *testing.T) {
 	for _, op := range []rxe.WROpcode{rxe.WRRDMAWrite, rxe.WRRDMARead, rxe.WRAtomicFetchAdd} {
-		t.Run(fmt.Sprint(op), func(t *testing.T) { heldAccess(t, op) })
+		for _, by := range []rxe.WROpcode{rxe.WRLocalInv, rxe.WRSendWithInv} {
+			t.Run(fmt.Sprintf("%d by %d", op, by), func(t *testing.T) { heldAccess(t, op, by) })
+		}
 	}
 }
 
-func heldAccess(t *testing.T, op rxe.WROpcode) {
+// sendInvFrame makes the frame of a SEND_WITH_INV of the peer's, which is lost on its way.
+func (x *attack) sendInvFrame(key mr.Key) (frame []byte) {
+	x.t.Helper()
+	x.b.recv(x.t, 2, x.b.mem.SGE(0, 64))
+	x.f.SetFaults(sim.Faults{Script: func(_ uint64, from, _ *sim.Node, b []byte) sim.Verdict {
+		if from == x.a.n {
+			frame = bytes.Clone(b)
+			return sim.Drop
+		}
+		return sim.Pass
+	}})
+	x.a.send(x.t, rxe.SendWR{ID: 2, Opcode: rxe.WRSendWithInv, SGEs: []rxe.SGE{x.a.mem.SGE(0, 8)},
+		Imm: uint32(key)})
+	x.f.RunUntil(x.f.Now()+1_000_000, func() bool { return frame != nil })
+	x.f.SetFaults(sim.Faults{})
+	return frame
+}
+
+// heldAccess holds an access that is invalidated by LOCAL_INV or by the peer's SEND_WITH_INV.
+func heldAccess(t *testing.T, op, by rxe.WROpcode) {
 	p := newPair(t, pairConfig{node: sim.NodeConfig{Shards: 2}, conn: sim.ConnAttr{PMTU: 1024, Timeout: 18}})
 	x := &attack{pair: p, m: newFast(t, p.b, 4), listA: pages(4, 0xaa)}
 	x.m.mapSG(x.listA)
@@ -352,6 +373,10 @@ func heldAccess(t *testing.T, op rxe.WROpcode) {
 		wr.SGEs = []rxe.SGE{x.a.mem.SGE(0, 8)}
 	}
 	clear(x.a.mem.Buf)
+	var sendInv []byte
+	if by == rxe.WRSendWithInv {
+		sendInv = x.sendInvFrame(x.m.key)
+	}
 	x.ok(qa.PostSend(&wr))
 	qa.RingDoorbell()
 
@@ -362,9 +387,14 @@ func heldAccess(t *testing.T, op rxe.WROpcode) {
 			return
 		}
 		user.TestHook = nil
-		x.m.inv(2, x.m.key, rxe.SendSignaled)
+		if sendInv == nil {
+			x.m.inv(2, x.m.key, rxe.SendSignaled)
+		}
 		for i := 0; i < 10; i++ { // the owner's shard runs as much as it likes
 			owner.Enter()
+			if sendInv != nil && i == 0 {
+				owner.Receive(x.f.Now(), rxe.Frame{Head: sendInv})
+			}
 			owner.Turn(x.f.Now())
 			var b [5000]byte
 			for owner.Transmit(x.f.Now(), rxe.Frame{Head: b[:]}) > 0 {
@@ -372,7 +402,10 @@ func heldAccess(t *testing.T, op rxe.WROpcode) {
 			owner.Leave()
 		}
 		if x.b.cq.Len() != 0 {
-			t.Error("LOCAL_INV completed while an access was held")
+			t.Error("the invalidation completed while an access was held")
+		}
+		if st := x.m.tab.Lookup(x.m.key.Index()).State; st != mr.StateFree {
+			t.Errorf("the region is %v: the invalidation has not executed", st)
 		}
 	}
 	x.f.RunUntil(x.f.Now()+1_000_000_000, func() bool { return x.b.cq.Len() == 1 })
@@ -392,10 +425,10 @@ func heldAccess(t *testing.T, op rxe.WROpcode) {
 		t.Fatalf("the rest of the message: %v", c[0].Status)
 	}
 	if count(x.listA, 0xee) != len(x.listA) {
-		t.Fatal("memory was written after LOCAL_INV's completion")
+		t.Fatal("memory was written after the invalidation's completion")
 	}
 	if op == rxe.WRRDMARead && count(x.a.mem.Buf[:8192], 0xee) != 0 {
-		t.Fatal("memory was read after LOCAL_INV's completion")
+		t.Fatal("memory was read after the invalidation's completion")
 	}
 }
 
