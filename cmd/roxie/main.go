@@ -123,8 +123,10 @@ func prepare(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
+	reserveJSON(c)
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args = cobra.ArbitraryArgs
+		c.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not there
 		c.RunE = func(c *cobra.Command, args []string) error { return badSubcommand(c, args) }
 	} else if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {

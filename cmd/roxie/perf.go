@@ -57,9 +57,10 @@ func newPerfTest(t perf.Test) *cobra.Command {
 		kind = "latency"
 	}
 	c := &cobra.Command{
-		Use:   t.Name + " [SERVER]",
-		Short: fmt.Sprintf("Test %s %s", strings.ReplaceAll(t.Op.String(), "_", " "), kind),
-		Args:  cobra.MaximumNArgs(1),
+		Use:     t.Name + " [SERVER]",
+		Aliases: []string{"ib_" + t.Name},
+		Short:   fmt.Sprintf("Test %s %s", strings.ReplaceAll(t.Op.String(), "_", " "), kind),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				f.Server = args[0]
@@ -130,12 +131,34 @@ func (f *perfFlags) check(c *cobra.Command) error {
 		return usagef("--link-mtu is the MTU of a lab: give --lab as well")
 	case !f.lab && f.Interface == "":
 		return usagef("which interface? give it with -d%s", interfaceHint())
-	case f.seconds < 0 || f.seconds > 1e6:
-		return usagef("-D %v is out of range, 0 to 10^6 seconds", f.seconds)
+	}
+	if err := refuseZeros(c); err != nil {
+		return err
+	}
+	if err := f.labConfig.Check(); err != nil {
+		return &usageError{err}
+	}
+	if c.Flags().Changed("duration") && !(f.seconds >= 1e-6 && f.seconds <= 1e6) {
+		return usagef("-D %v is out of range, 10^-6 to 10^6 seconds", f.seconds)
 	}
 	f.Duration = time.Duration(f.seconds * float64(time.Second))
 	if err := f.Config.Check(); err != nil {
 		return &usageError{err}
+	}
+	return nil
+}
+
+// refuseZeros refuses a 0 that was typed where it means the default to perf.Config.
+func refuseZeros(c *cobra.Command) error {
+	for _, name := range []string{"size", "iters", "mtu", "qp", "tx-depth", "rx-depth", "cq-mod",
+		"qp-timeout", "port", "queues", "link-mtu"} {
+		if f := c.Flags().Lookup(name); f.Changed && f.Value.String() == "0" {
+			dashed := "--" + name
+			if f.Shorthand != "" {
+				dashed = "-" + f.Shorthand
+			}
+			return usagef("%s 0: give what you mean, or leave it out", dashed)
+		}
 	}
 	return nil
 }

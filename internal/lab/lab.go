@@ -49,6 +49,9 @@ type Config struct {
 
 var nameRule = regexp.MustCompile(`^` + Prefix + `[A-Za-z0-9._-]*$`)
 
+// Check says what is wrong with a configuration.
+func (c Config) Check() error { return c.validate() }
+
 func (c *Config) validate() error {
 	if c.Name == "" {
 		c.Name = ownName()
@@ -75,9 +78,9 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Queues < 1 || c.Queues > maxQueues:
-		return fmt.Errorf("lab: Queues is %d, not 1 to %d", c.Queues, maxQueues)
+		return fmt.Errorf("lab: %d queues, not 1 to %d", c.Queues, maxQueues)
 	case c.MTU < minMTU || c.MTU > maxMTU:
-		return fmt.Errorf("lab: MTU is %d, not %d to %d", c.MTU, minMTU, maxMTU)
+		return fmt.Errorf("lab: link MTU %d, not %d to %d", c.MTU, minMTU, maxMTU)
 	case len(c.Interface) >= unix.IFNAMSIZ:
 		return fmt.Errorf("lab: interface name %q is longer than %d bytes",
 			c.Interface, unix.IFNAMSIZ-1)

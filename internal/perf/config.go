@@ -3,6 +3,7 @@ package perf
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -174,8 +175,10 @@ func (c *Config) validate() error {
 		{"--inline", c.Inline, -1, maxInlineSize},
 		{"-p", c.Port, 1, 65535},
 		{"-u", c.Timeout, 1, 31},
+		{"-x", c.GIDIndex, -1, math.MaxInt32},
 		{"--vlan", c.VLAN, 0, 4094},
 		{"--queues", c.Queues, 1, 4096},
+		{"--cpu", c.CPU, -1, math.MaxInt32},
 		{"--verify-inject", c.Inject, 0, 1 << 40},
 	} {
 		if f.value < f.min || f.value > f.max {

@@ -78,6 +78,9 @@ type counts struct {
 
 // open opens the interface and attaches.
 func open(cfg Config) (*endpoint, error) {
+	if err := checkCPU(cfg.CPU); err != nil {
+		return nil, err
+	}
 	e := &endpoint{cfg: cfg}
 	vc := verbs.Config{Queues: cfg.Queues, VLAN: cfg.VLAN}
 	switch cfg.Mode {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"runtime"
 	"time"
@@ -178,6 +179,22 @@ func onThread(cfg Config, loop func() error) error {
 		done <- loop()
 	}()
 	return <-done
+}
+
+// checkCPU says whether this process may run on a CPU; -1 is any.
+func checkCPU(cpu int) error {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil || cpu < 0 || set.IsSet(cpu) {
+		return nil
+	}
+	last := 0
+	for i := range len(set) * bits.UintSize {
+		if set.IsSet(i) {
+			last = i
+		}
+	}
+	return fmt.Errorf("--cpu %d: this process may run on %d CPUs, the last of which is %d", cpu,
+		set.Count(), last)
 }
 
 // finish exchanges the reports: the client's says how much was sent, the server's what came.
