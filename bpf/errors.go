@@ -56,10 +56,19 @@ func (e *ForeignError) Error() string {
 	case e.Roxie():
 		b.WriteString(", another roxie: stop it or use another interface")
 	default:
-		fmt.Fprintf(&b, ": detach it (bpftool net detach xdp dev %s) or use another interface",
-			e.Interface)
+		fmt.Fprintf(&b, ": detach it (%s) or use another interface", e.detachCommand())
 	}
 	return b.String()
+}
+
+// detachCommand takes a program off that no process holds. The mode has to be told: `xdp off` means
+// the driver's wherever there is one.
+func (e *ForeignError) detachCommand() string {
+	mode := "xdpdrv"
+	if e.Mode == Generic {
+		mode = "xdpgeneric"
+	}
+	return fmt.Sprintf("ip link set %s %s off", e.Interface, mode)
 }
 
 // ModeError reports that an interface refused the program in a mode.

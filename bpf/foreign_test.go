@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -66,15 +67,36 @@ func TestForeign(t *testing.T) {
 				t.Fatal(err)
 			}
 			expectForeign(t, l.A, uint32(id), mode)
-			if err := netlink.LinkSetXdpFdWithFlags(dev, -1, int(flags)); err != nil {
-				t.Fatal(err)
-			}
+			followAdvice(t, l.A, dev, mode)
 			expectNone(t, l.A.Ifindex)
 		}
 		if err := load(t, Config{}).Attach(l.A.Ifindex, Auto); err != nil {
 			t.Errorf("after the others are gone: %v", err)
 		}
 	})
+}
+
+// followAdvice does what the message about a program without a process says, if ip is there to do
+// it, and otherwise the same.
+func followAdvice(t *testing.T, ns *nettest.Namespace, dev netlink.Link, mode Mode) {
+	t.Helper()
+	_, text, ok := strings.Cut((&ForeignError{Interface: ns.Interface, Mode: mode}).Error(), "(")
+	command, _, found := strings.Cut(text, ")")
+	if !ok || !found {
+		t.Fatalf("no advice in %q", text)
+	}
+	argv := strings.Fields(command)
+	if _, err := exec.LookPath(argv[0]); err != nil {
+		t.Log(err)
+		flags := map[Mode]link.XDPAttachFlags{Native: link.XDPDriverMode, Generic: link.XDPGenericMode}
+		if err := netlink.LinkSetXdpFdWithFlags(dev, -1, int(flags[mode])); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
 }
 
 func expectForeign(t *testing.T, ns *nettest.Namespace, id uint32, mode Mode) {
