@@ -14,15 +14,18 @@ const (
 	// signalEvery is how many messages of a latency test make one completion, which is looked at in
 	// passing.
 	signalEvery = 16
-	// lostAfter is how long a round may take over UC and UD before its message counts as lost.
+	// lostAfter is how long nothing may come over UC and UD before messages count as lost.
 	lostAfter = time.Second
+	// roundLostAfter is the same for a round of a latency test, which cannot go on without it: an
+	// emulated machine may stand still for longer than a second.
+	roundLostAfter = 5 * time.Second
 	// lookEvery is how many spins go by between two looks at the clock.
 	lookEvery = 1 << 12
 	// clockEvery is the same for a test by time that each end ends by itself.
 	clockEvery = 1 << 6
 )
 
-var errLost = errors.New("no message came for a second: one was lost, and nothing repeats it; " +
+var errLost = errors.New("no message came for 5 seconds: one was lost, and nothing repeats it; " +
 	"-c RC does")
 
 // over says when the active end of a latency test has done enough.
@@ -233,7 +236,7 @@ func (r *run) wait(spins int) error {
 		switch now := r.now(); {
 		case spins == 0:
 			r.waitsSince = now
-		case now-r.waitsSince > lostAfter:
+		case now-r.waitsSince > roundLostAfter:
 			return errLost
 		}
 	}
