@@ -184,6 +184,9 @@ func (q *QP) Num() QPN { return q.qp.QPN() }
 // Type is the QP's transport service.
 func (q *QP) Type() QPType { return q.init.Type }
 
+// PD is the protection domain the QP was created in.
+func (q *QP) PD() *PD { return q.pd }
+
 // Shard is the number of the queue the QP lives on, from 0.
 func (q *QP) Shard() int { return q.poller.index }
 

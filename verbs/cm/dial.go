@@ -48,16 +48,10 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 
 // sendREQ asks for the connection.
 func (m *Manager) sendREQ(addr netip.AddrPort, qp *verbs.QP, p Params, local wire.GID, psn verbs.PSN) (*Conn, error) {
-	mtu := p.PathMTU
-	if mtu == 0 {
-		if mtu = m.ctx.Port().MaxPMTU; !local.IsIPv4() {
-			mtu = m.ctx.Port().MaxPMTU6
-		}
-	}
 	_, init := qp.Query()
 	cp := rcm.ConnectParam{
 		Param: p.half(qp, psn, init.SRQ != nil), Service: rcm.Service(p.PortSpace, addr.Port()),
-		Addr: rcm.Addr{Local: local, Remote: addr.Addr().As16()}, MTU: mtuCode(mtu),
+		Addr: rcm.Addr{Local: local, Remote: addr.Addr().As16()}, MTU: mtuCode(m.pmtu(p.PathMTU, local)),
 		TClass: p.TrafficClass, Private: p.Private, Transport: rcm.TransportRC,
 	}
 	if qp.Type() == verbs.UC {
@@ -78,6 +72,18 @@ func (m *Manager) sendREQ(addr netip.AddrPort, qp *verbs.QP, p Params, local wir
 	m.pump()
 	m.kick()
 	return c, nil
+}
+
+// pmtu is the path MTU to ask for, in bytes.
+func (m *Manager) pmtu(want int, local wire.GID) int {
+	switch port := m.ctx.Port(); {
+	case want != 0:
+		return want
+	case local.IsIPv4():
+		return port.MaxPMTU
+	default:
+		return port.MaxPMTU6
+	}
 }
 
 // finish connects the QP as the REP says and confirms it.

@@ -17,6 +17,30 @@
 // Accept bring it to RTS. When the connection ends, from either side, the QP goes to ERR and what
 // was posted is flushed.
 //
+// # Events and IDs
+//
+// For programs that come from librdmacm there is its own shape, too: an EventChannel tells what has
+// happened to IDs. Both ways work beside each other, on one Manager.
+//
+//	rdma_create_event_channel                 Manager.CreateEventChannel
+//	rdma_destroy_event_channel                EventChannel.Close
+//	rdma_get_cm_event, rdma_ack_cm_event      EventChannel.Get, Event.Ack
+//	rdma_create_id, rdma_destroy_id           EventChannel.CreateID, ID.Destroy
+//	rdma_bind_addr, rdma_listen               ID.Bind, ID.Listen
+//	rdma_resolve_addr, rdma_resolve_route     ID.ResolveAddr, ID.ResolveRoute
+//	rdma_create_qp                            ID.CreateQP; SetQP for a QP of one's own
+//	rdma_connect, rdma_accept, rdma_reject    ID.Connect, Accept, Reject
+//	rdma_disconnect                           ID.Disconnect
+//	rdma_join_multicast, _leave_multicast     ID.JoinMulticast, LeaveMulticast
+//	rdma_get_local_addr, rdma_get_peer_addr   ID.LocalAddr, RemoteAddr
+//	rdma_event_str                            EventType.String
+//	RDMA_CM_EVENT_ESTABLISHED …               EventEstablished …
+//
+// Not there: rdma_establish and rdma_notify, since an ID connects its QP itself and sees the first
+// packet; rdma_migrate_id; rdma_set_option.
+//
+// # Rules
+//
 // The rules of the exchange (retransmission, duplicates, stale connections, time wait, limits) are
 // package rxe/cm's.
 package cm

@@ -168,7 +168,8 @@ func (m *Manager) postRecv(slot uint64) error {
 }
 
 // Close ends all connections, telling their peers, and gives QP1 back. Their QPs go to ERR. A
-// second call does nothing.
+// second call does nothing. A device that has been closed before takes all with it, and no peer is
+// told.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	if m.closed {
@@ -177,13 +178,7 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.closed = true
-	for id, c := range m.conns {
-		m.machine.Destroy(m.now(), id)
-		c.shut()
-	}
-	for _, l := range m.listeners {
-		l.shut()
-	}
+	m.shutAll()
 	m.pump()
 	m.mu.Unlock()
 	for end := time.Now().Add(closeGrace); m.sending() && time.Now().Before(end); {
@@ -191,11 +186,37 @@ func (m *Manager) Close() error {
 	}
 	close(m.stop)
 	<-m.done
-	return m.destroy()
+	if err := m.destroy(); !m.deviceClosed() {
+		return err
+	}
+	return nil
+}
+
+// shutAll ends what there is. m.mu is held.
+func (m *Manager) shutAll() {
+	for id, c := range m.conns {
+		m.machine.Destroy(m.now(), id)
+		delete(m.conns, id)
+		c.shut()
+	}
+	for id, l := range m.listeners {
+		_ = m.machine.Unlisten(id)
+		delete(m.listeners, id)
+		l.shut()
+	}
+}
+
+// deviceClosed reports whether the device has been closed under the manager.
+func (m *Manager) deviceClosed() bool {
+	_, err := m.cq.Poll(nil)
+	return errors.Is(err, verbs.ErrClosed)
 }
 
 // sending reports whether MADs are still on their way out.
 func (m *Manager) sending() bool {
+	if m.deviceClosed() {
+		return false
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.routes {
@@ -268,6 +289,9 @@ func (m *Manager) work() time.Duration {
 		n, err := m.cq.Poll(wc[:])
 		for i := range wc[:n] {
 			m.completion(&wc[i])
+		}
+		if errors.Is(err, verbs.ErrClosed) {
+			m.shutAll()
 		}
 		if n == 0 || err != nil {
 			break
