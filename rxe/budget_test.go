@@ -5,6 +5,7 @@ import (
 
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // crowd is many connections between one shard and one shard.
@@ -115,6 +116,21 @@ func TestBudgetHeldByTheDead(t *testing.T) {
 	}
 	if n := rxe.InFlight(sides[0].q.Shard()); n != 0 {
 		t.Errorf("%d packets left in the account", n)
+	}
+}
+
+// TestParkedAnswers: a QP that waits for room in the budget with its requests answers its peer all the same.
+func TestParkedAnswers(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{budget: 1})
+	one(t, p.post(p.writeWR(1, 1000))) // of four packets
+	k := p.write(firstPSN, 0, 8)
+	k.ackReq = true
+	wantAck(t, p.inject(k), firstPSN, 1)
+	if out := p.inject(p.read(firstPSN.Next(), 0, 8)); len(out) != 1 || out[0].op != wire.RCReadRespOnly {
+		t.Fatalf("answers %v", out)
+	}
+	if s := one(t, p.inject(ack(ourPSN))); s.psn != ourPSN.Next() {
+		t.Fatalf("went on with %v", s)
 	}
 }
 

@@ -242,8 +242,12 @@ func TestSRQOneShard(t *testing.T) {
 	if _, err := x.b.Dev.CreateQP(x.b.Dev.Shards()[1], in); !errors.Is(err, rxe.ErrSRQShard) {
 		t.Fatalf("QP on another shard: %v", err)
 	}
-	if _, err := x.b.Dev.CreateQP(x.b.Dev.Shards()[0], in); err != nil || srq.Users() != 1 || srq.Shard() != x.b.Dev.Shards()[0] {
+	q, err := x.b.Dev.CreateQP(x.b.Dev.Shards()[0], in)
+	if err != nil || srq.Users() != 1 || srq.Shard() != x.b.Dev.Shards()[0] {
 		t.Fatalf("QP on the SRQ's shard: %v, %d users", err, srq.Users())
+	}
+	if x.b.Dev.DestroyQP(q); srq.Users() != 0 {
+		t.Fatalf("%d users of an SRQ without QPs", srq.Users())
 	}
 	for _, c := range []struct{ depth, sge uint32 }{{0, 1}, {rxe.MaxQPDepth + 1, 1}, {1, rxe.MaxSGE + 1}} {
 		if _, err := x.b.Dev.NewSRQ(x.b.Dev.Shards()[0], 1, c.depth, c.sge); !errors.Is(err, rxe.ErrQPCap) {

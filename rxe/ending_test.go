@@ -39,7 +39,12 @@ func (p *rawPeer) letPass(other *rxe.Shard) {
 func TestRefusedBehindGrace(t *testing.T) {
 	p, other := stalled(t)
 	one(t, p.post(p.writeWR(3, 8)))
+	one(t, p.post(p.readWR(5, 8)))
 	p.inject(nak(ourPSN, wire.NAKRemoteAccess))
+	p.inject(p.response(wire.RCReadRespOnly, ourPSN.Add(1), 8)) // answers what is not looked at any more
+	if n := p.s.C.Drops[rxe.ReasonBadResponse]; n != 1 {
+		t.Errorf("%d answers dropped, want 1", n)
+	}
 	if s := p.post(p.writeWR(4, 8)); len(s) != 0 {
 		t.Errorf("sent behind a refused request: %+v", s)
 	}
@@ -49,7 +54,7 @@ func TestRefusedBehindGrace(t *testing.T) {
 	p.inject(nak(ourPSN, wire.NAKRemoteOp)) // the first word counts
 	p.wantWC()
 	p.letPass(other)
-	p.wantWC("2:success", "3:remote access error", "4:Work Request Flushed Error")
+	p.wantWC("2:success", "3:remote access error", "5:Work Request Flushed Error", "4:Work Request Flushed Error")
 	p.state(rxe.StateErr)
 }
 

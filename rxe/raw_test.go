@@ -65,6 +65,7 @@ type rawConfig struct {
 	v6      bool
 	vlan    int // 0: no tag
 	shards  int
+	budget  int
 }
 
 // qpIn makes a QP in the given state, facing a raw peer.
@@ -72,7 +73,7 @@ func qpIn(t testing.TB, state rxe.QPState, c rawConfig) *rawPeer {
 	t.Helper()
 	f := sim.New(sim.Config{})
 	n, err := f.AddNode(sim.NodeConfig{V6: c.v6,
-		Device: rxe.Config{Credits: c.credits, VLAN: uint16(c.vlan)}, Shards: c.shards})
+		Device: rxe.Config{Credits: c.credits, VLAN: uint16(c.vlan), Budget: uint32(c.budget)}, Shards: c.shards})
 	if err != nil {
 		t.Fatal(err)
 	}

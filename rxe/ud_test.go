@@ -322,3 +322,35 @@ func TestLoopbackUD(t *testing.T) {
 		t.Fatalf("drops: no QP %d, ring full %d; %d frames left", c.Drops[rxe.ReasonNoQP], c.Drops[rxe.ReasonHandoverFull], f.Stats.Packets)
 	}
 }
+
+// TestGroupFrameInTwoPieces: a datagram to a group that is sent in two pieces reaches the members here whole.
+func TestGroupFrameInTwoPieces(t *testing.T) {
+	group := wire.GIDFromIPv4([4]byte{239, 1, 2, 3})
+	p := qpIn(t, rxe.StateRTS, rawConfig{typ: rxe.UD, pmtu: 4096})
+	x := &attack{pair: &pair{t: t, f: p.f}}
+	member, cq := x.qp(side{n: p.n, q: p.q}, 0)
+	p.must(sim.ReadyUD(member, 0x11111111))
+	p.must(p.n.Dev.AttachMulticast(member, group))
+	p.must(member.PostRecv(&rxe.RecvWR{ID: 1, SGEs: []rxe.SGE{p.mem.SGE(8192, 5000)}}))
+	path := p.ours()
+	path.Dst, path.DstMAC = group, wire.MulticastMAC(group)
+	ah := p.ah(path)
+	for i := range 2000 {
+		p.mem.Buf[i] = byte(i * 13)
+	}
+	p.must(p.q.PostSend(&rxe.SendWR{Opcode: rxe.WRSend, SGEs: []rxe.SGE{p.mem.SGE(0, 2000)}, AH: ah.Num(),
+		RemoteQPN: rxe.QPNMulti, RemoteQKey: 0x11111111}))
+	p.q.RingDoorbell()
+	p.s.Enter()
+	p.s.Turn(p.now)
+	var head [rxe.MinFrame]byte
+	var tail [4096]byte
+	if n := p.s.Transmit(p.now, rxe.Frame{Head: head[:], Tail: tail[:]}); n < 2000 {
+		t.Fatalf("sent %d bytes", n)
+	}
+	p.s.Leave()
+	var c [1]rxe.CQE
+	if cq.Poll(c[:]) != 1 || c[0].ByteLen != 2040 || !bytes.Equal(p.mem.Buf[8192+40:][:2000], p.mem.Buf[:2000]) {
+		t.Fatalf("received %+v, or other bytes", c[0])
+	}
+}

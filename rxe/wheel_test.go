@@ -22,3 +22,31 @@ func TestTimeBack(t *testing.T) {
 		t.Fatal("lost")
 	}
 }
+
+// TestWheelDue: timers that are due when they are set may still be disarmed or moved.
+func TestWheelDue(t *testing.T) {
+	var w wheel
+	w.init(0)
+	if w.deadline() != Never {
+		t.Fatal("an empty wheel has a deadline")
+	}
+	w.advance(10 << tickShift)
+	n := timerNode{qp: new(QP), level: -1}
+	for _, later := range []Time{Never, 20 << tickShift, Never - 1} {
+		w.set(&n, 5<<tickShift)
+		if w.deadline() > 10<<tickShift {
+			t.Fatal("due later than now")
+		}
+		w.set(&n, later)
+		if w.pop(11<<tickShift) != nil {
+			t.Fatalf("moved to %d, and fired", later)
+		}
+		if at := w.deadline(); at-1<<tickShift > later { // early is allowed
+			t.Fatalf("moved to %d, deadline %d", later, at)
+		}
+	}
+	w.remove(&n)
+	if w.deadline() != Never {
+		t.Fatal("left in the wheel")
+	}
+}
