@@ -42,7 +42,8 @@ func TestServices(t *testing.T) {
 
 func serviceRC(t *testing.T, ca, cb *Context, ipv6 bool) {
 	a, b := newEnd(t, ca, endConfig{}), newEnd(t, cb, endConfig{})
-	connectBy(t, a, b, ConnOptions{Access: RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal}, ipv6)
+	connectBy(t, a, b, ConnOptions{Access: RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal,
+		Timeout: 19}, ipv6) // 2.1 s: longer than a busy machine keeps a thread waiting
 	for _, n := range []int{0, 1, 4097, 20001} {
 		testSend(t, a, b, n)
 		testWrite(t, a, b, n)
