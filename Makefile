@@ -51,10 +51,14 @@ guest: build ## as root: boot that guest and read commands for it
 	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
 	bin/interop -shell
 
+# The second run is of what the race detector is too slow for, or blind to: allocations, most of the
+# rounds of the soak tests, memory that is written by way of a veth.
 .PHONY: test
 test: ## unit, simulation and veth tests with the race detector (root, or the veth tests skip)
 	@scripts/need race
 	CGO_ENABLED=1 $(GO) test -race -timeout 15m ./...
+	$(GO) test -timeout 10m ./xdp ./verbs ./rxe/...
+	$(GO) test -tags xdpdebug ./xdp
 
 .PHONY: generate
 generate: ## compile the eBPF program again (its output is committed)
