@@ -5,6 +5,7 @@
 
 GO          ?= go
 FUZZTIME    ?= 30s
+BENCHSTAT   ?= golang.org/x/perf/cmd/benchstat@BENCHVER
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PREFIX      ?= /usr/local
 DESTDIR     ?=
@@ -45,6 +46,18 @@ interop-full: build ## the same with every combination, which takes hours (JSON=
 	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
 	bin/interop -roxie bin/roxie -full $(if $(JSON),-json $(JSON))
 
+.PHONY: keys-guest
+keys-guest: ## as root: the rules of keys on Linux in the guest and on roxie, side by side (UPDATE=1)
+	@scripts/need interop module
+	$(GO) build -trimpath -buildvcs=false -o bin/keys ./interop/keys
+	bin/keys $(if $(UPDATE),-update)
+
+.PHONY: bench-guest
+bench-guest: ## as root: roxie and rxe over one veth inside the guest, in turns (JSON=FILE)
+	@scripts/need interop
+	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
+	bin/interop -bench $(if $(JSON),-json $(JSON))
+
 .PHONY: guest
 guest: build ## as root: boot that guest and read commands for it
 	@scripts/need interop
@@ -71,8 +84,32 @@ generate-check: ## fail if the committed eBPF objects are not what the source gi
 	@scripts/generate-check
 
 .PHONY: bench
-bench: ## benchmarks of the packages: ns, bytes and allocations
+bench: build ## as root: raw AF_XDP, roxie and TCP in turns, crowds, losses: tables, JSON, plots (≤ 10 min)
+	@scripts/need iperf
+	@mkdir -p build/bench
+	bin/roxie bench --full --json build/bench/bench.json | tee build/bench/bench.txt
+	@test -s build/bench/bench.txt
+	$(GO) run ./bench/plot -json build/bench/bench.json -o build/bench
+
+.PHONY: bench-engine
+bench-engine: ## the engine in memory: ns a message and packet, allocations (BENCH=regexp COUNT=n)
+	$(GO) test -run '^$$' -bench '$(or $(BENCH),Engine|Responder|ICRC|QPs)' -benchmem \
+		-count $(or $(COUNT),1) ./rxe
+
+.PHONY: bench-packages
+bench-packages: ## the benchmarks of all packages: ns, bytes and allocations
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-compare
+bench-compare: ## two outputs of bench-engine: make bench-compare OLD=old.txt NEW=new.txt
+	@[ -n "$(OLD)" ] && [ -n "$(NEW)" ] || { echo 'make bench-compare OLD=old.txt NEW=new.txt,' \
+		'each from make bench-engine COUNT=6 > FILE' >&2; exit 2; }
+	$(GO) run $(BENCHSTAT) $(OLD) $(NEW)
+
+.PHONY: bench-guard
+bench-guard: build ## as root: fail if something became much slower, or allocates (ratios only)
+	$(GO) test -count=1 -run 'NoAlloc|IdleQPMemory|Guard' ./rxe ./rxe/mr ./verbs ./xdp ./bench
+	bin/roxie bench --guard
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck

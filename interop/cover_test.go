@@ -59,3 +59,40 @@ func TestValues(t *testing.T) {
 		}
 	}
 }
+
+// TestFull: each combination of the six inner dimensions is in one cell or more, every three values
+// are in some cell, and no cell is there twice.
+func TestFull(t *testing.T) {
+	type six struct {
+		tool, role, transport, option string
+		size, pmtu                    int
+	}
+	of := func(c *Cell) six { return six{c.Tool, c.Role, c.Transport, c.Option, c.Size, c.PMTU} }
+	cells := full()
+	seen, done := make(map[Cell]bool), make(map[six]bool)
+	for i := range cells {
+		if seen[cells[i]] {
+			t.Errorf("twice: %v", cells[i])
+		}
+		seen[cells[i]], done[of(&cells[i])] = true, true
+	}
+	missing, have := new(tripleSet), new(tripleSet)
+	points := all()
+	for i := range points {
+		c := points[i].cell()
+		if !done[of(&c)] {
+			t.Errorf("not there: %v", c)
+		}
+		for tr := range points[i].triples {
+			*missing.at(tr) = true
+			if seen[c] {
+				*have.at(tr) = true
+			}
+		}
+	}
+	if *missing != *have {
+		t.Error("some three values are in no cell")
+	}
+	t.Logf("%d cells of %d, %d of them for three values only", len(cells), len(points),
+		len(cells)-len(done))
+}

@@ -25,6 +25,7 @@ type flags struct {
 	full     bool
 	list     bool
 	shell    bool
+	bench    bool
 }
 
 func main() {
@@ -37,6 +38,7 @@ func main() {
 	flag.BoolVar(&f.full, "full", false, "run the whole cross product instead of a pairwise cover")
 	flag.BoolVar(&f.list, "list", false, "print the cells and do nothing else")
 	flag.BoolVar(&f.shell, "shell", false, "boot the guest and run what standard input says")
+	flag.BoolVar(&f.bench, "bench", false, "measure roxie and rxe inside the guest instead")
 	flag.Parse()
 	err := f.run(ctx)
 	stop()
@@ -54,10 +56,7 @@ func (f *flags) cells() ([]*scenario, error) {
 	}
 	var chosen []Cell
 	if f.full {
-		for _, p := range all() {
-			chosen = append(chosen, p.cell())
-		}
-		sortCells(chosen)
+		chosen = full()
 	} else {
 		chosen = cover()
 	}
@@ -100,8 +99,11 @@ func (f *flags) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, g.Close()) }()
 	fmt.Printf("Linux %s with rdma-core %s and perftest %s answered after %.1f s\n", img.Release,
 		img.Versions["ibverbs-utils"], img.Versions["perftest"], g.Booted.Seconds())
-	if f.shell {
+	switch {
+	case f.shell:
 		return shell(ctx, g)
+	case f.bench:
+		return bench(ctx, g, os.Stdout, f.json)
 	}
 	r := &rig{g: g, roxie: f.roxie, dir: f.captures}
 	if r.dir == "" {

@@ -48,7 +48,7 @@ func (o *output) String() string {
 const graceTime = 3 * time.Second
 
 // priority is that of the two ends, before what looks at captures.
-const priority = -10
+const priority = -15
 
 // here starts a program in the namespace with the guest's other end.
 func (r *rig) here(ctx context.Context, argv ...string) (*process, error) {

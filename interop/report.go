@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -113,6 +114,9 @@ func (r *Report) finish(w io.Writer, took time.Duration) {
 func (r *Report) writeJSON(name string) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
 		return err
 	}
 	return os.WriteFile(name, append(b, '\n'), 0o666)

@@ -279,17 +279,19 @@ func arguments(img *Image, cfg *Config) []string {
 
 // setUp gives the guest its addresses and its RDMA device.
 func (g *Guest) setUp(ctx context.Context, mtu int) error {
+	// The default queue, fq_codel, drops packets that wait, which is all of them in a slow machine.
 	script := fmt.Sprintf(`
+echo pfifo >/proc/sys/net/core/default_qdisc
 ip link set lo up
 echo 0 >/proc/sys/net/ipv6/conf/%[1]s/accept_dad
 echo 0 >/proc/sys/net/ipv6/conf/%[1]s/accept_ra
 echo 0 >/proc/sys/net/ipv6/conf/%[1]s/router_solicitations
-ip link set %[1]s mtu %[2]d
+ip link set %[1]s mtu %[2]d txqueuelen %[6]d
 ip addr add %[3]v dev %[1]s
 ip -6 addr add %[4]v dev %[1]s nodad
 ip link set %[1]s up
 rdma link add %[5]s type rxe netdev %[1]s
-`, GuestLink, mtu, GuestIPv4, GuestIPv6, GuestRDMA)
+`, GuestLink, mtu, GuestIPv4, GuestIPv6, GuestRDMA, tapQueue)
 	if _, err := g.Shell(ctx, script).Output(); err != nil {
 		return fmt.Errorf("%w; the console ends with: %s", err, g.Console(5))
 	}

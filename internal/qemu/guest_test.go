@@ -160,8 +160,13 @@ func background(ctx context.Context, t *testing.T, g *Guest) {
 	}
 }
 
-// device looks at the RDMA device and how it follows the link MTU.
+// device looks at the RDMA device, how it follows the link MTU, and that its queue drops nothing.
 func device(ctx context.Context, t *testing.T, g *Guest) {
+	out, err := g.Command(ctx, "tc", "qdisc", "show", "dev", GuestLink).Output()
+	if want := fmt.Sprintf("qdisc pfifo 0: root refcnt 2 limit %dp", tapQueue); err != nil ||
+		!strings.Contains(string(out), want) {
+		t.Errorf("the guest's queue is %q, %v; want %q", out, err, want)
+	}
 	for _, c := range []struct {
 		mtu  int
 		want string

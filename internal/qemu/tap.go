@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tapQueue is the length of the tap's queue towards the guest, in frames. An emulated machine is
-// slow to take them, and a tap's sender learns of no loss: room avoids it.
+// tapQueue is the length of the tap's queue towards the guest, and of the guest's queue, in frames.
+// An emulated machine is slow, and a tap's sender learns of no loss: room avoids it.
 const tapQueue = 8192
 
 // openTap makes a tap in the calling thread's network namespace. It goes away with its last file.

@@ -38,7 +38,7 @@ func compile(ctx context.Context, img *qemu.Image) (module, program []byte, err 
 	// Warnings of modpost about a kernel that is not there in whole are no errors.
 	err = command(ctx, in, "make", "-s", "-C", kernel, "M="+ko, "modules")
 	if err == nil {
-		err = command(ctx, in, "gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", exe, exe+".c",
+		err = command(ctx, in, "gcc-12", "-O2", "-Wall", "-Wextra", "-Werror", "-o", exe, exe+".c",
 			"-libverbs")
 	}
 	if err != nil {

@@ -99,17 +99,24 @@ const (
 	deviceFile  = "/dev/keyowner"
 )
 
+// How long a busy machine may take to boot the guest, and the guest to answer a command.
+const (
+	bootTime   = 4 * time.Minute
+	answerTime = time.Minute
+)
+
 // onLinux runs the rules with Linux as the owner.
 func onLinux(ctx context.Context, img *qemu.Image) (out []keyrules.Outcome, err error) {
 	module, program, err := compile(ctx, img)
 	if err != nil {
 		return nil, err
 	}
-	g, err := qemu.Start(ctx, img, qemu.Config{Nice: 5})
+	g, err := qemu.Start(ctx, img, qemu.Config{BootTimeout: bootTime})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, g.Close()) }()
+	defer context.AfterFunc(ctx, func() { _ = g.Close() })() // what waits for an answer fails then
 	say("Linux %s answered after %.1f s", img.Release, g.Booted.Seconds())
 	if err := g.Push(ctx, modulePath, false, bytes.NewReader(module)); err != nil {
 		return nil, err
@@ -168,6 +175,10 @@ func talk(ctx context.Context, g *qemu.Guest, args ...string) (keyrules.Talk, er
 		if _, err := io.WriteString(lines, line+"\n"); err != nil {
 			return "", err
 		}
+		late := time.AfterFunc(answerTime, func() {
+			_ = out.CloseWithError(fmt.Errorf("no answer for %v", answerTime))
+		})
+		defer late.Stop()
 		answer, err := r.ReadString('\n')
 		return strings.TrimSuffix(answer, "\n"), err
 	}, nil
