@@ -37,8 +37,8 @@ const (
 )
 
 // newControl makes the QP with its receives. It is not connected yet.
-func newControl(dev *verbs.Context) (c *control, err error) {
-	c = &control{}
+func newControl(dev *verbs.Context) (_ *control, err error) {
+	c := &control{}
 	c.expired, c.expire = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

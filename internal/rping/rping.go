@@ -76,8 +76,8 @@ type end struct {
 }
 
 // newEnd makes the QP and posts the first receive.
-func newEnd(dev *verbs.Context, cfg *Config) (e *end, err error) {
-	e = &end{cfg: cfg, ctx: dev}
+func newEnd(dev *verbs.Context, cfg *Config) (_ *end, err error) {
+	e := &end{cfg: cfg, ctx: dev}
 	defer func() {
 		if err != nil {
 			e.close()
