@@ -164,3 +164,22 @@ func TestBudgetLongRead(t *testing.T) {
 		t.Logf("%d µs beside a READ, %d µs alone", beside/1000, alone/1000)
 	}
 }
+
+// TestBudgetOfTheDestroyed: a QP that is destroyed or reset with packets in flight takes them out of the account.
+func TestBudgetOfTheDestroyed(t *testing.T) {
+	for name, end := range map[string]func(p *rawPeer){
+		"destroy": func(p *rawPeer) { p.n.Dev.DestroyQP(p.q) },
+		"reset":   func(p *rawPeer) { p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateReset}, rxe.AttrState)) },
+		"error":   func(p *rawPeer) { p.must(p.q.Modify(&rxe.QPAttr{State: rxe.StateErr}, rxe.AttrState)) },
+	} {
+		p := qpIn(t, rxe.StateRTS, rawConfig{})
+		p.post(p.writeWR(1, 1000))
+		p.post(p.readWR(2, 1000))
+		if n := rxe.InFlight(p.s); n != 8 {
+			t.Fatalf("%d packets in flight, want 8", n)
+		}
+		if end(p); rxe.InFlight(p.s) != 0 {
+			t.Errorf("%s: %d packets left in the account", name, rxe.InFlight(p.s))
+		}
+	}
+}

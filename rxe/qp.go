@@ -150,6 +150,8 @@ func (d *Device) DestroyQP(q *QP) {
 	s := q.shard
 	q.setState(StateReset)
 	q.discard()
+	s.inFlight -= q.req.counted
+	q.req.counted = 0
 	s.unlist(q)
 	s.wheel.remove(&q.timer)
 	s.bells.release(q)
