@@ -1,12 +1,13 @@
-// Package bench compares roxie with raw AF_XDP: the same link, the same cores, the same frame
-// size, in turns. A figure is always given beside the raw one of its round.
+// Package bench compares roxie with raw AF_XDP, and with TCP: links of the same kind, the same cores,
+// the same frame size, in turns. A figure is always given beside the raw one of its round.
 //
-//	round:  raw, roxie   of the first cell │ raw, roxie   of the second │ …
+//	round 1:  raw, roxie of the first cell │ raw, roxie of the second │ … │ TCP of each size
+//	round 2:  the same again
 //
-// Of the rounds of a cell, the best rate and the least latency count, and the medians stand beside
-// them: on a machine that does other things as well, what is best repeats, what is typical does
-// not. A round whose raw figure is far below the best one says that the machine was busy; it is
-// done again.
+// Of the rounds of a cell, the best rate and the least latency count, and the median stands beside
+// them, with the spread: (greatest - least) ÷ median. On a machine that does other things as well,
+// what is best repeats, what is typical does not. A round whose raw figure is below 60 % of the
+// run's best for such frames is inconclusive: the machine was busy; it is done again.
 package bench
 
 import (
@@ -27,6 +28,10 @@ type Options struct {
 	Only []string
 	// Quick is the short form: fewer sizes, fewer and shorter rounds.
 	Quick bool
+	// Full adds more sizes, TCP, the engine alone, many QPs, loads and losses.
+	Full bool
+	// Limit is when no more rounds are repeated; 0: 150 s, with Full 6 minutes.
+	Limit time.Duration
 	// Rounds and Duration override what Quick and its absence mean.
 	Rounds   int
 	Duration time.Duration
@@ -57,21 +62,37 @@ type Cell struct {
 	RawMpps    float64 `json:"raw_mpps,omitempty"`
 	MedianGbps float64 `json:"median_gbps,omitempty"`
 	MedianMpps float64 `json:"median_mpps,omitempty"`
+	RawMedian  float64 `json:"raw_median,omitempty"` // of what is compared: Gb/s, Mpps, µs
+	// TCPGbps is the best of one TCP stream with messages of this size, at PMTU 4096.
+	TCPGbps  float64 `json:"tcp_gbps,omitempty"`
+	TCPRatio float64 `json:"tcp_ratio,omitempty"` // roxie ÷ TCP
 
 	// Latency in µs: the round with the least median. READ: whole, else half round trips.
 	P50    float64 `json:"p50_us,omitempty"`
 	RawP50 float64 `json:"raw_p50_us,omitempty"`
 	P99    float64 `json:"p99_us,omitempty"`
 	RawP99 float64 `json:"raw_p99_us,omitempty"`
+	// MedianP50 is the median of the rounds' medians.
+	MedianP50 float64         `json:"median_p50_us,omitempty"`
+	Dist      []perf.Quantile `json:"dist,omitempty"` // of the round with the least median
+	RawDist   []perf.Quantile `json:"raw_dist,omitempty"`
 
-	Ratio      float64 `json:"ratio"` // roxie ÷ raw
+	Ratio float64 `json:"ratio"` // roxie ÷ raw
+	// Spread is (greatest - least) ÷ median over the rounds; RawSpread that of raw.
+	Spread     float64 `json:"spread"`
+	RawSpread  float64 `json:"raw_spread"`
 	Progress   string  `json:"progress"`
 	Verified   uint64  `json:"verified_bytes"`
 	Retransmit uint64  `json:"retransmits"`
 	Rounds     int     `json:"rounds"`
+	// Repeated rounds were inconclusive; Inconclusive ones are still among Rounds, for want of time.
+	Repeated     int `json:"repeated,omitempty"`
+	Inconclusive int `json:"inconclusive,omitempty"`
 
-	lat   bool
-	small bool
+	rounds []round
+	lat    bool
+	small  bool
+	poller bool // a latency test with pollers
 }
 
 // Report is all that was measured.
@@ -85,12 +106,26 @@ type Report struct {
 	Cores    int       `json:"cores"`
 	LinkMTU  int       `json:"link_mtu"`
 	Cells    []Cell    `json:"cells"`
+
+	// Full only.
+	TCP    []TCP    `json:"tcp,omitempty"`
+	Engine *Engine  `json:"engine,omitempty"`
+	Loads  *Loads   `json:"loads,omitempty"`
+	Loss   []Loss   `json:"loss,omitempty"`
+	Limits []string `json:"limits,omitempty"` // what held the figures down
+	// Others is how many cores programs that are not part of the run used meanwhile; Stolen how many
+	// the hypervisor gave to others.
+	Others float64 `json:"other_cores"`
+	Stolen float64 `json:"stolen_cores"`
 }
 
 const (
 	linkMTU = 9000
 	rawLow  = 0.6 // of the best raw figure: below it a round does not count
 	repeats = 2   // of a round that does not count
+
+	defaultLimit = 150 * time.Second
+	fullLimit    = 6 * time.Minute
 
 	// patientTimeout is the ends' ACK timeout, 268 ms: on a busy machine the other end may not
 	// run for a while, and nothing is lost on a veth pair that a timeout would have to repair.
@@ -127,21 +162,81 @@ func Run(ctx context.Context, o Options) (r *Report, err error) {
 			}
 		}()
 	}
-	m := &meter{Options: o, lab: l, duration: duration, pair: perf.Pair{Lab: l, Exe: o.Exe}}
+	m := &meter{Options: o, lab: l, duration: duration, pair: perf.Pair{Lab: l, Exe: o.Exe},
+		best: map[frameKind]float64{}}
 	if o.Pin && runtime.NumCPU() > 1 {
 		m.pair.CPUs = &[2]int{0, 1}
 	}
 	r = &Report{Started: time.Now(), LinkMTU: l.A.MTU}
+	m.until = r.Started.Add(o.limit())
 	describeMachine(r)
-	for i := range cells {
-		if err := m.cell(ctx, &cells[i], rounds); err != nil {
-			return nil, fmt.Errorf("%s, %d bytes, PMTU %d: %w", cells[i].Test, cells[i].Size,
-				cells[i].PMTU, err)
-		}
+	before := machineTimes()
+	if err := m.all(ctx, r, cells, rounds); err != nil {
+		return nil, err
 	}
 	r.Cells, r.XDPMode, r.ZeroCopy = cells, m.mode, m.zerocopy
+	if o.Full {
+		if err := m.full(ctx, r); err != nil {
+			return nil, err
+		}
+	}
 	r.Seconds = time.Since(r.Started).Seconds()
+	r.Others, r.Stolen = machineTimes().since(before, r.Seconds)
+	r.limits()
 	return r, nil
+}
+
+func (o *Options) limit() time.Duration {
+	switch {
+	case o.Limit > 0:
+		return o.Limit
+	case o.Full:
+		return fullLimit
+	}
+	return defaultLimit
+}
+
+// all takes the rounds of all cells, and of TCP.
+func (m *meter) all(ctx context.Context, r *Report, cells []Cell, rounds int) error {
+	var tcp *tcpMeter
+	if m.Full {
+		var err error
+		if tcp, err = newTCPMeter(r.LinkMTU); err != nil {
+			return err
+		}
+		defer tcp.close()
+	}
+	for n := 1; n <= rounds; n++ {
+		for i := range cells {
+			if err := m.cell(ctx, &cells[i], n, rounds); err != nil {
+				return fmt.Errorf("%s, %d bytes, PMTU %d: %w", cells[i].Test, cells[i].Size,
+					cells[i].PMTU, err)
+			}
+		}
+		if tcp == nil {
+			continue
+		}
+		if err := tcp.round(ctx, m, n, rounds); err != nil {
+			return fmt.Errorf("TCP: %w", err)
+		}
+	}
+	if err := m.again(ctx, cells); err != nil {
+		return err
+	}
+	for i := range cells {
+		c := &cells[i]
+		for j := range c.rounds {
+			if m.inconclusive(c, &c.rounds[j]) {
+				c.Inconclusive++
+			}
+		}
+		c.summarise(c.rounds)
+	}
+	if tcp != nil {
+		r.TCP = tcp.results()
+		compareTCP(cells, r.TCP)
+	}
+	return nil
 }
 
 // meter takes the measurements.
@@ -150,8 +245,29 @@ type meter struct {
 	lab      *lab.Lab
 	pair     perf.Pair
 	duration time.Duration
+	until    time.Time // then nothing is repeated any more
+	best     map[frameKind]float64
 	mode     string
 	zerocopy bool
+}
+
+// frameKind is what raw figures are comparable by.
+type frameKind struct {
+	size int
+	lat  bool
+}
+
+// quality is how good a raw figure is, the more the better.
+func (c *Cell) quality(r *round) float64 {
+	if c.lat {
+		return 1 / r.raw
+	}
+	return r.rawMpps
+}
+
+// inconclusive says whether the machine was too busy in a round to tell anything.
+func (m *meter) inconclusive(c *Cell, r *round) bool {
+	return c.quality(r) < rawLow*m.best[frameKind{c.Frame, c.lat}]
 }
 
 // round is one raw measurement and one of roxie. Rates are Gb/s or, of small messages, Mpps;
@@ -161,32 +277,46 @@ type round struct {
 	rawP99    float64
 	rawMpps   float64
 	rawGbps   float64
+	rawDist   []perf.Quantile
 	result    perf.Result
 }
 
-// cell takes all rounds of a cell.
-func (m *meter) cell(ctx context.Context, c *Cell, rounds int) error {
-	var all []round
-	best := 0.0
-	for len(all) < rounds {
-		var r round
-		for try := 0; ; try++ {
-			var err error
-			if r, err = m.round(ctx, c, len(all)+1, rounds); err != nil {
-				return err
-			}
-			quality := r.raw
-			if c.lat {
-				quality = 1 / r.raw
-			}
-			best = max(best, quality)
-			if quality >= rawLow*best || try == repeats {
-				break
+// cell takes one round of a cell.
+func (m *meter) cell(ctx context.Context, c *Cell, n, rounds int) error {
+	for try := 0; ; try++ {
+		r, err := m.round(ctx, c, n, rounds)
+		if err != nil {
+			return err
+		}
+		kind := frameKind{c.Frame, c.lat}
+		m.best[kind] = max(m.best[kind], c.quality(&r))
+		if !m.inconclusive(c, &r) || try == repeats || time.Now().After(m.until) {
+			c.rounds = append(c.rounds, r)
+			return nil
+		}
+		c.Repeated++
+	}
+}
+
+// again repeats the rounds that turned out to be inconclusive only later, while there is time.
+func (m *meter) again(ctx context.Context, cells []Cell) error {
+	for range repeats {
+		for i := range cells {
+			c := &cells[i]
+			all := c.rounds
+			c.rounds = nil
+			for j := range all {
+				if !m.inconclusive(c, &all[j]) || time.Now().After(m.until) {
+					c.rounds = append(c.rounds, all[j])
+					continue
+				}
+				c.Repeated++
+				if err := m.cell(ctx, c, j+1, len(all)); err != nil {
+					return err
+				}
 			}
 		}
-		all = append(all, r)
 	}
-	c.summarise(all)
 	return nil
 }
 
@@ -226,7 +356,7 @@ func (m *meter) raw(ctx context.Context, c *Cell, r *round) error {
 		if err != nil {
 			return err
 		}
-		r.raw, r.rawP99 = micros(l.P50), micros(l.P99)
+		r.raw, r.rawP99, r.rawDist = micros(l.P50), micros(l.P99), l.Dist
 		return nil
 	}
 	s, err := raw.Stream(ctx, cfg)
@@ -242,6 +372,14 @@ func (m *meter) raw(ctx context.Context, c *Cell, r *round) error {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
+// progress is who moves the packets of a cell: as the options say, else as the cell does.
+func (c *Cell) progress(option perf.Progress) perf.Progress {
+	if option == "" && c.poller {
+		return perf.Poller
+	}
+	return option
+}
+
 // roxie runs the test, with every byte verified.
 func (m *meter) roxie(ctx context.Context, c *Cell, r *round) error {
 	t, err := perf.Lookup(c.Test)
@@ -249,7 +387,7 @@ func (m *meter) roxie(ctx context.Context, c *Cell, r *round) error {
 		return err
 	}
 	cfg := perf.Config{Test: t, Size: c.Size, PMTU: c.PMTU, Duration: m.duration, Verify: true,
-		Progress: m.Progress, GIDIndex: -1, Timeout: patientTimeout}
+		Progress: c.progress(m.Progress), GIDIndex: -1, Timeout: patientTimeout}
 	results, err := m.pair.Run(ctx, cfg, perf.Hooks{})
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ func TestPlan(t *testing.T) {
 		{"raw", Options{Only: []string{"raw"}}, "raw", 8},
 		{"raw and others", Options{Only: []string{"raw", "send_lat"}}, "send_lat", 2},
 		{"operation", Options{Only: []string{"write"}, Quick: true}, "write_bw write_lat", 4},
+		{"full", Options{Full: true}, "write_bw read_bw send_bw write_lat send_lat read_lat", 22},
 		{"kind", Options{Only: []string{"lat"}}, "write_lat send_lat read_lat", 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestReport(t *testing.T) {
 	}
 	r.Cells = append(r.Cells, Cell{Test: "send_lat", Size: 64, PMTU: 4096, lat: true, P50: 5,
 		RawP50: 2.5,
-		Ratio:  2, P99: 9, RawP99: 6})
+		Ratio:  2, P99: 9, RawP99: 6, Progress: "caller"})
 	var b bytes.Buffer
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestReport(t *testing.T) {
 		"veth pair with link MTU 9000, native XDP, copy; 2 cores, some CPU, Linux 6.18; 100 s\n",
 		"write_bw        65536 │      15.00      20.00       0.75 │      15.00      20.00       " +
 			"0.75\n",
-		"send_lat           64   4096 │       5.00       2.50       2.00 │       9.00       6.00\n",
+		"send_lat           64   4096 │       5.00       2.50       2.00 │       9.00       6.00 │ caller\n",
 		"\nwrite_bw size=65536 pmtu=1024 gbps=15.00 raw_gbps=20.00 ratio=0.75\n",
 	} {
 		if !strings.Contains(b.String(), want) {

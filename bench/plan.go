@@ -53,6 +53,10 @@ func (o *Options) plan() ([]Cell, error) {
 				c.small = !c.lat && size < 1024
 				c.Frame = frameOf(t.Op, size, pmtu)
 				cells = append(cells, c)
+				if c.lat && o.Full && size == 64 && o.Progress == "" {
+					c.poller = true
+					cells = append(cells, c)
+				}
 			}
 		}
 	}
@@ -76,11 +80,16 @@ func (o *Options) sizes(t perf.Test) []int {
 		return []int{64, 4096}
 	case t.Op == perf.Write && o.Quick:
 		return []int{8, 65536}
+	case t.Op == perf.Write && o.Full:
+		return fullSizes
 	case t.Op == perf.Write:
 		return []int{8, 4096, 65536, 1 << 20}
 	}
 	return []int{65536}
 }
+
+// fullSizes are the message sizes of the plots.
+var fullSizes = []int{8, 64, 512, 4096, 65536, 1 << 20}
 
 // wants says whether a test was asked for. The word raw alone asks for none of them; beside
 // others it says nothing, for raw always comes along.

@@ -1,37 +1,13 @@
 package bench
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
-
-// describeMachine says where the figures come from.
-func describeMachine(r *Report) {
-	r.Cores = runtime.NumCPU()
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		r.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	for in := bufio.NewScanner(f); in.Scan(); {
-		if key, value, ok := strings.Cut(in.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			r.CPU = strings.TrimSpace(value)
-			return
-		}
-	}
-}
 
 // WriteJSON writes the report to a file.
 func (r *Report) WriteJSON(name string) error {
@@ -57,6 +33,7 @@ func (r *Report) Write(w io.Writer) error {
 	r.rates(&b)
 	r.latencies(&b)
 	r.verified(&b)
+	r.writeFull(&b)
 	b.WriteString("\n")
 	for i := range r.Cells {
 		fmt.Fprintln(&b, r.Cells[i].Line())
@@ -121,12 +98,12 @@ func (r *Report) latencies(b *strings.Builder) {
 			b.WriteString("\nLatency in µs: half round trip (READ: from post to completion), " +
 				"beside half the raw " +
 				"one; round with the least median\n")
-			fmt.Fprintf(b, "%-10s %10s %6s │ %10s %10s %10s │ %10s %10s\n", "test", "bytes", "PMTU",
-				"median", "raw", "ratio", "99 %", "raw 99 %")
+			fmt.Fprintf(b, "%-10s %10s %6s │ %10s %10s %10s │ %10s %10s │ %s\n", "test", "bytes", "PMTU",
+				"median", "raw", "ratio", "99 %", "raw 99 %", "progress")
 			first = false
 		}
-		fmt.Fprintf(b, "%-10s %10d %6d │ %10.2f %10.2f %10.2f │ %10.2f %10.2f\n", c.Test, c.Size, c.PMTU,
-			c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99)
+		fmt.Fprintf(b, "%-10s %10d %6d │ %10.2f %10.2f %10.2f │ %10.2f %10.2f │ %s\n", c.Test, c.Size, c.PMTU,
+			c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99, c.Progress)
 	}
 }
 
@@ -151,9 +128,13 @@ func (c *Cell) Line() string {
 	case c.Test == "raw":
 		return fmt.Sprintf("raw frame=%d gbps=%.2f mpps=%.3f", c.Frame, c.RawGbps, c.RawMpps)
 	case c.lat:
-		return fmt.Sprintf("%s size=%d pmtu=%d p50_us=%.2f raw_p50_us=%.2f ratio=%.2f "+
+		line := fmt.Sprintf("%s size=%d pmtu=%d p50_us=%.2f raw_p50_us=%.2f ratio=%.2f "+
 			"p99_us=%.2f raw_p99_us=%.2f",
 			c.Test, c.Size, c.PMTU, c.P50, c.RawP50, c.Ratio, c.P99, c.RawP99)
+		if c.poller {
+			line += " progress=poller"
+		}
+		return line
 	case c.small:
 		return fmt.Sprintf("%s size=%d pmtu=%d mpps=%.3f raw_mpps=%.3f ratio=%.2f", c.Test, c.Size,
 			c.PMTU, c.Mpps, c.RawMpps, c.Ratio)
@@ -184,11 +165,16 @@ func (c *Cell) summarise(all []round) {
 	if bestRaw.raw > 0 {
 		c.Ratio = best.ours / bestRaw.raw
 	}
+	ours := func(r *round) float64 { return r.ours }
+	theirs := func(r *round) float64 { return r.raw }
+	c.Spread, c.RawSpread = spread(all, ours), spread(all, theirs)
+	c.RawMedian = median(all, theirs)
 	c.Progress = best.result.Progress
 	if c.lat {
 		c.P50, c.RawP50, c.RawP99 = best.ours, bestRaw.raw, bestRaw.rawP99
-		if best.result.Lat != nil {
-			c.P99 = best.result.Lat.P99
+		c.MedianP50, c.RawDist = median(all, ours), bestRaw.rawDist
+		if l := best.result.Lat; l != nil {
+			c.P99, c.Dist = l.P99, l.Dist
 		}
 		return
 	}
@@ -205,4 +191,16 @@ func median(all []round, of func(*round) float64) float64 {
 	}
 	slices.Sort(v)
 	return v[len(v)/2]
+}
+
+// spread is (greatest - least) ÷ median.
+func spread(all []round, of func(*round) float64) float64 {
+	least, most := of(&all[0]), of(&all[0])
+	for i := range all {
+		least, most = min(least, of(&all[i])), max(most, of(&all[i]))
+	}
+	if m := median(all, of); m > 0 {
+		return (most - least) / m
+	}
+	return 0
 }

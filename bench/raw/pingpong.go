@@ -8,6 +8,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/roxie-rdma/roxie/internal/perf"
 	"github.com/roxie-rdma/roxie/xdp"
 )
 
@@ -41,6 +42,7 @@ func PingPong(ctx context.Context, c Config) (Latency, error) {
 		Min: half(p.hist.Min()), P50: half(p.hist.ValueAtQuantile(50)),
 		P99: half(p.hist.ValueAtQuantile(99)), P999: half(p.hist.ValueAtQuantile(99.9)),
 		Max: half(p.hist.Max()), Lost: p.lost, Mode: b.mode, ZeroCopy: b.ZeroCopy(),
+		Dist: perf.Dist(p.hist, 2),
 	}, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/roxie-rdma/roxie/internal/perf"
 	"github.com/roxie-rdma/roxie/xdp"
 )
 
@@ -80,6 +81,8 @@ type Latency struct {
 	Lost      uint64        `json:"lost"` // frames that did not arrive within 100 ms
 	Mode      string        `json:"mode"`
 	ZeroCopy  bool          `json:"zerocopy"`
+	// Dist is the whole distribution.
+	Dist []perf.Quantile `json:"dist,omitempty"`
 }
 
 // headerLen is what each frame starts with: Ethernet header and a 32-bit sequence number.
