@@ -15,6 +15,7 @@ func newBenchCommand() *cobra.Command {
 	var o bench.Options
 	var jsonFile string
 	var seconds float64
+	var guard bool
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Compare with raw AF_XDP on this machine, every byte verified",
@@ -46,6 +47,9 @@ func newBenchCommand() *cobra.Command {
 			}
 			defer func() { err = errors.Join(err, l.Close()) }()
 			o.Lab = l
+			if guard {
+				return benchGuard(c, o, line, jsonFile)
+			}
 			report, err := bench.Run(c.Context(), o)
 			line.clear()
 			if err != nil {
@@ -64,6 +68,10 @@ func newBenchCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringSliceVar(&o.Only, "only", nil,
 		"only these `tests`: raw, write, read, send, bw, lat, write_bw, send_lat …; or keys")
+	fs.BoolVar(&o.Full, "full", false,
+		"also more sizes, TCP (iperf3), the engine alone, crowds of QPs, simulated loss")
+	fs.BoolVar(&guard, "guard", false,
+		"compare ratios with those that roxie was built with, and fail if one is far lower")
 	fs.BoolVar(&o.Quick, "quick", false, "fewer sizes, shorter rounds")
 	fs.IntVar(&o.Rounds, "rounds", 0, "rounds of each measurement (3)")
 	fs.Float64Var(&seconds, "duration", 0, "`seconds` of a measurement (1, with --quick 0.5)")
@@ -72,4 +80,17 @@ func newBenchCommand() *cobra.Command {
 	fs.BoolVar(&o.Pin, "pin", false, "a CPU for each end, raw and roxie alike, on an idle machine")
 	fs.StringVar(&jsonFile, "json", "", "write the report to this `file`")
 	return c
+}
+
+// benchGuard measures the guard's ratios and judges them.
+func benchGuard(c *cobra.Command, o bench.Options, line *statusLine, jsonFile string) error {
+	g, err := bench.GuardRun(c.Context(), o)
+	line.clear()
+	if err != nil {
+		return fmt.Errorf("bench: %w", interrupted(err))
+	}
+	if jsonFile != "" {
+		return g.WriteJSON(jsonFile)
+	}
+	return g.Write(c.OutOrStdout())
 }
