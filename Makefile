@@ -5,7 +5,7 @@
 
 GO          ?= go
 FUZZTIME    ?= 30s
-BENCHSTAT   ?= golang.org/x/perf/cmd/benchstat@BENCHVER
+BENCHSTAT   ?= golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PREFIX      ?= /usr/local
 DESTDIR     ?=
