@@ -19,7 +19,7 @@ func (q *QP) withinBudget(n uint32) bool {
 // more: it is lost, or the path is so long that the window alone decides.
 const budgetAge Time = 10_000_000
 
-// release takes what is in flight out of the budget for its age.
+// release takes what is in flight out of the budget: it is in no ring any more.
 func (q *QP) release() {
 	q.req.aged = uint32(q.req.psn.Diff(q.req.una))
 	q.account()

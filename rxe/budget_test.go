@@ -183,3 +183,21 @@ func TestBudgetOfTheDestroyed(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetDuringRNRWait: what the peer has refused for want of a receive is not on its way to it any more.
+func TestBudgetDuringRNRWait(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{rnr: 7})
+	p.post(p.sendWR(1, 1000))
+	p.post(p.writeWR(2, 1000))
+	p.inject(rnr(ourPSN, 20)) // 10.24 ms
+	if n := rxe.InFlight(p.s); n != 0 {
+		t.Errorf("%d packets in the account during the wait", n)
+	}
+	if s := p.advance(20 * ms); len(s) != 8 || rxe.InFlight(p.s) != 8 {
+		t.Errorf("%d packets sent after it, %d in the account", len(s), rxe.InFlight(p.s))
+	}
+	p.inject(ack(ourPSN.Add(7)))
+	if n := rxe.InFlight(p.s); n != 0 {
+		t.Errorf("%d packets left in the account", n)
+	}
+}

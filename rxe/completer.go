@@ -152,6 +152,7 @@ func (q *QP) nakRNR(x PSN, code uint8) {
 		return
 	}
 	r.rnrWait = true
+	q.release() // what follows has been refused with it
 	q.shard.wheel.set(&q.timer, q.shard.now+Time(wire.RNRDelay(code)))
 }
 
