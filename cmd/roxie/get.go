@@ -53,7 +53,7 @@ func (f *transferFlags) declare(c *cobra.Command) {
 	fs.StringVarP(&f.iface, "ib-dev", "d", "", "network `interface` to use (the one that the route to HOST takes)")
 	fs.BoolVar(&f.cfg.Resume, "resume", false, "move only what differs")
 	fs.DurationVar(&f.cfg.Wait, "wait", 30*time.Second,
-		"how `long` without progress to connect again when the connection is lost; 0: not at all")
+		"how `long` to try to connect, again when the connection is lost; 0: once")
 	fs.BoolVar(&f.json, "json", false, "print the result as JSON")
 	fs.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 	fs.IntVar(&f.vlan, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
@@ -124,7 +124,7 @@ func (f *transferFlags) run(c *cobra.Command, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	m, err := cm.New(dev, nil)
+	m, err := cm.New(dev, &cm.Config{Keepalive: xfer.Keepalive})
 	if err != nil {
 		return err
 	}

@@ -23,9 +23,12 @@ import (
 	"github.com/roxie-rdma/roxie/internal/srpload"
 )
 
+// runMain in the environment makes the test binary this program.
+const runMain = "ROXIE_TEST_RUN_MAIN"
+
 // TestMain lets the test binary be one end of a lab's pair, which runs this program.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == perf.ChildCommand || os.Args[1] == srpload.ChildCommand) {
+	if os.Getenv(runMain) != "" || len(os.Args) > 1 && (os.Args[1] == perf.ChildCommand || os.Args[1] == srpload.ChildCommand) {
 		main()
 		return
 	}

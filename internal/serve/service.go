@@ -175,8 +175,8 @@ type session struct {
 }
 
 // newSession makes all but the connection. Receives and sends may each be depth deep.
-func newSession(dev *verbs.Context, memory, depth int, access verbs.Access) (s *session, err error) {
-	s = &session{}
+func newSession(dev *verbs.Context, memory, depth int, access verbs.Access) (_ *session, err error) {
+	s := &session{}
 	defer func() {
 		if err != nil {
 			s.close()

@@ -14,6 +14,10 @@ import (
 
 // This file is a client's connection to an export: blocks that move, and control messages.
 
+// Keepalive is what a client's manager needs (cm.Config.Keepalive): an end that has died while it
+// owed an answer is noticed by nothing else.
+const Keepalive = 2 * time.Second
+
 // depth is how many blocks are on their way at a time, each with a control message at most.
 const depth = 8
 
@@ -58,8 +62,8 @@ const (
 )
 
 // dial connects to an export.
-func dial(ctx context.Context, dev *verbs.Context, m *cm.Manager, addr netip.AddrPort, h Hello) (c *connection, err error) {
-	c = &connection{dead: make(chan struct{})}
+func dial(ctx context.Context, dev *verbs.Context, m *cm.Manager, addr netip.AddrPort, h Hello) (_ *connection, err error) {
+	c := &connection{dead: make(chan struct{})}
 	for i := range c.moved {
 		c.moved[i], c.replies[i] = make(chan error, 1), make(chan Message, 1)
 	}

@@ -35,8 +35,8 @@ type Config struct {
 	// Resume compares first and moves only what differs: put with the export's content, get with
 	// the part file that an earlier get left.
 	Resume bool
-	// Wait is how long to try to connect again after the connection is lost, counted from the last
-	// progress; 0: give up.
+	// Wait is how long to try to connect again after the connection is lost, or cannot be made; 0:
+	// give up at once.
 	Wait     time.Duration
 	Progress func(done, total int64) // nil: nobody asks; called from any goroutine
 }
@@ -73,8 +73,9 @@ type transfer struct {
 	skipped atomic.Int64
 	again   atomic.Int64
 	done    atomic.Int64 // bytes good at this attempt
-	last    atomic.Int64 // when a block last got through, ns since began
 	began   time.Time
+
+	blocksDone atomic.Int64 // at all attempts
 }
 
 // Put moves a file to an export. The export's content has the file's length then.
@@ -169,12 +170,17 @@ func (t *transfer) finish(err error) (Result, error) {
 // run connects and works, again after a lost connection as long as the configuration says. From
 // the second time on, what got through before is compared first: the other end may have lost it.
 func (t *transfer) run(ctx context.Context, work func(context.Context, *connection) error) error {
+	var lost time.Time // when the connection was lost that no progress has followed
 	for {
+		before := t.blocksDone.Load()
 		err := t.attempt(ctx, work)
 		if !errors.Is(err, ErrLost) || ctx.Err() != nil {
 			return err
 		}
-		if since := time.Since(t.began) - time.Duration(t.last.Load()); since > t.cfg.Wait {
+		if lost.IsZero() || t.blocksDone.Load() != before {
+			lost = time.Now()
+		}
+		if time.Since(lost) >= t.cfg.Wait {
 			return err
 		}
 		select {
@@ -216,7 +222,7 @@ func (t *transfer) blocks(ctx context.Context, c *connection, move func(ctx cont
 					cancel(fmt.Errorf("at byte %d: %w", off, err))
 					return
 				}
-				t.last.Store(int64(time.Since(t.began)))
+				t.blocksDone.Add(1)
 				if done := t.done.Add(int64(n)); t.cfg.Progress != nil {
 					t.cfg.Progress(done, t.size)
 				}

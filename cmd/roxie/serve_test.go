@@ -1,0 +1,595 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/roxie-rdma/roxie/internal/nettest"
+	"github.com/roxie-rdma/roxie/internal/xfer"
+	"github.com/roxie-rdma/roxie/verbs"
+	"github.com/roxie-rdma/roxie/verbs/cm"
+)
+
+// process is this program as a process of its own.
+type process struct {
+	t    testing.TB
+	cmd  *exec.Cmd
+	conf string
+	mu   sync.Mutex
+	log  bytes.Buffer // standard error
+	out  chan string  // lines of standard output
+	done chan error
+}
+
+// start runs a command line in a namespace.
+func start(t testing.TB, n *nettest.Namespace, args ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: exec.Command(exe, args...), out: make(chan string, 100), done: make(chan error, 1)}
+	p.cmd.Env = append(os.Environ(), runMain+"=1")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stderr = writer(func(b []byte) (int, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.log.Write(b)
+	})
+	if err := n.Start(p.cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		in := bufio.NewScanner(stdout)
+		for in.Scan() {
+			select {
+			case p.out <- in.Text():
+			default:
+			}
+		}
+		close(p.out)
+		p.done <- p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s:\n%s", strings.Join(args, " "), p.logged())
+		}
+	})
+	return p
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }
+
+func (p *process) logged() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+// end waits for the process to end.
+func (p *process) end(within time.Duration) error {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		p.done <- err
+		return err
+	case <-time.After(within):
+		p.t.Fatalf("%v is not over after %v", p.cmd.Args[1:], within)
+		return nil
+	}
+}
+
+// logs waits for a text in the log.
+func (p *process) logs(text string) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("%q in the log", text), func() bool { return strings.Contains(p.logged(), text) })
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s after 20 s", what)
+		}
+	}
+}
+
+// endpoint starts `roxie serve` and waits until it is ready.
+func endpoint(t testing.TB, n *nettest.Namespace, config string, flags ...string) *process {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "roxie.yaml")
+	writeFile(t, file, []byte(config))
+	return serveFile(t, n, file, flags...)
+}
+
+func serveFile(t testing.TB, n *nettest.Namespace, file string, flags ...string) *process {
+	t.Helper()
+	p := start(t, n, append([]string{"serve", "--config", file, "-v"}, flags...)...)
+	p.conf = file
+	select {
+	case line, ok := <-p.out:
+		if !ok || !strings.HasPrefix(line, "ready: ") {
+			t.Fatalf("not ready: %q %s", line, p.logged())
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("not ready after 20 s: %s", p.logged())
+	}
+	return p
+}
+
+func writeFile(t testing.TB, name string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(name, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in runs a command line of this program in a namespace, in this process.
+func in(t testing.TB, n *nettest.Namespace, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n.Do(func() { code = run(ctx, args, &out, &err) })
+	return code, out.String(), err.String()
+}
+
+// good is in for what must succeed.
+func good(t testing.TB, n *nettest.Namespace, args ...string) string {
+	t.Helper()
+	code, out, stderr := in(t, n, args...)
+	if code != exitOK {
+		t.Fatalf("%v: exit code %d: %s", args, code, stderr)
+	}
+	return out
+}
+
+// bad is in for what must fail with a text.
+func bad(t testing.TB, n *nettest.Namespace, text string, args ...string) {
+	t.Helper()
+	code, out, stderr := in(t, n, args...)
+	if code != exitFailure || !strings.Contains(stderr, text) {
+		t.Fatalf("%v: exit code %d, %q %q, want %q", args, code, out, stderr, text)
+	}
+}
+
+func randomFile(t testing.TB, n int) (name string, content []byte) {
+	t.Helper()
+	content = make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(n)})
+	_, _ = r.Read(content)
+	name = filepath.Join(t.TempDir(), "content")
+	writeFile(t, name, content)
+	return name, content
+}
+
+func sameFile(t testing.TB, name string, want []byte) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("%s has %d bytes and differs from the %d expected", name, len(got), len(want))
+	}
+}
+
+// client is a device in a namespace.
+type client struct {
+	t   testing.TB
+	dev *verbs.Context
+	m   *cm.Manager
+}
+
+func newClient(t testing.TB, n *nettest.Namespace) *client {
+	t.Helper()
+	c := &client{t: t}
+	var err error
+	n.Do(func() { c.dev, err = verbs.Open("veth0", nil) })
+	if err == nil {
+		c.m, err = cm.New(c.dev, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *client) close() {
+	if err := errors.Join(c.m.Close(), c.dev.Close()); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// link is a connection to an export, or to another service.
+type link struct {
+	*cm.Conn
+	t   testing.TB
+	cq  *verbs.CQ
+	mem *verbs.MR
+	xfer.Grant
+}
+
+func (c *client) dial(to string, private []byte) (*link, error) {
+	c.t.Helper()
+	pd, err := c.dev.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	l := &link{t: c.t}
+	if l.mem, err = pd.AllocMR(1<<20, verbs.LocalWrite); err != nil {
+		return nil, err
+	}
+	if l.cq, err = c.dev.CreateCQ(64); err != nil {
+		return nil, err
+	}
+	qp, err := c.dev.CreateQP(pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: l.cq, RecvCQ: l.cq, SigAll: true,
+		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	l.Conn, err = c.m.Dial(ctx, netip.MustParseAddrPort(to), qp, &cm.Params{Private: private})
+	return l, err
+}
+
+func (c *client) export(name string, write bool) *link {
+	c.t.Helper()
+	l, err := c.dial("10.77.0.1:7470", xfer.Hello{Name: name, Write: write}.Marshal())
+	if err == nil {
+		l.Grant, err = xfer.ParseGrant(l.Private())
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return l
+}
+
+// do posts a work request on the export and returns its completion's status.
+func (l *link) do(op verbs.WROpcode, off uint64, n int) verbs.WCStatus {
+	l.t.Helper()
+	wr := verbs.SendWR{Opcode: op, SGList: []verbs.SGE{l.mem.SGE(0, n)}, RemoteAddr: l.Addr + off,
+		RKey: verbs.Key(l.RKey), CompareAdd: 5}
+	if err := l.QP().PostSend(&wr); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.next().Status
+}
+
+func (l *link) next() verbs.WC {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var wc [1]verbs.WC
+	for {
+		if err := l.cq.Wait(ctx); err != nil {
+			l.t.Fatal(err)
+		}
+		if n, err := l.cq.Poll(wc[:]); err != nil || n == 1 {
+			return wc[0]
+		}
+	}
+}
+
+const basicConfig = `
+interfaces:
+  - name: veth0
+services:
+  rping:
+  echo: {size: 4KiB}
+  perftest:
+    - test: write_bw
+    - {test: send_lat, port: 18516}
+exports:
+  - name: scratch
+    size: 8MiB
+    access: read-write
+    allow: [10.77.0.0/24, "fd77::/64"]
+  - name: private
+    size: 4096
+    allow: [10.99.0.0/24]
+  - name: image
+    file: %s
+    allow: [10.77.0.2]
+`
+
+// TestServe uses everything that an endpoint offers, then stops it in order.
+func TestServe(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	name, content := randomFile(t, 3<<20+17)
+	p := endpoint(t, l.A, fmt.Sprintf(basicConfig, name))
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+
+	good(t, l.B, "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "3", "-V")
+	for range 2 { // one client after the other
+		good(t, l.B, "perf", "write_bw", "-R", "-d", "veth0", "10.77.0.1", "-n", "50")
+		good(t, l.B, "perf", "send_lat", "-R", "-p", "18516", "-d", "veth0", "10.77.0.1")
+	}
+	good(t, l.B, "get", "image@10.77.0.1", out)
+	sameFile(t, out, content)
+	good(t, l.B, "put", "scratch@10.77.0.1", name)
+	var r xfer.Result
+	text := good(t, l.B, "get", "scratch@[fd77::1]:7470", out+"6", "--json")
+	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Verified != int64(len(content)) || r.Moved != r.Bytes {
+		t.Fatalf("%v: %s", err, text)
+	}
+	sameFile(t, out+"6", content)
+	bad(t, l.B, "no such export: nothing", "get", "nothing@10.77.0.1", out)
+	bad(t, l.B, "no such export: private", "get", "private@10.77.0.1", out)
+	bad(t, l.B, "read-only", "put", "image@10.77.0.1", name)
+	big, _ := randomFile(t, 8<<20+1)
+	bad(t, l.B, "the export holds 8388608", "put", "scratch@10.77.0.1", big)
+
+	c := newClient(t, l.B)
+	echo(t, c)
+	rights(t, c)
+	stop(t, c, p)
+}
+
+// echo sends messages of some lengths to the echo, one with immediate data.
+func echo(t *testing.T, c *client) {
+	t.Helper()
+	e, err := c.dial("10.77.0.1:7175", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := e.mem.Bytes()
+	for i, n := range []int{0, 1, 4096, 100} {
+		copy(b, bytes.Repeat([]byte{byte('a' + i)}, n))
+		if err := e.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{e.mem.SGE(8192, 4096)}}); err != nil {
+			t.Fatal(err)
+		}
+		wr := verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: uint32(i), SGList: []verbs.SGE{e.mem.SGE(0, n)}}
+		if err := e.QP().PostSend(&wr); err != nil {
+			t.Fatal(err)
+		}
+		wc := e.next()
+		if wc.Opcode != verbs.WCRecv {
+			wc = e.next()
+		}
+		if wc.Status != verbs.WCSuccess || int(wc.ByteLen) != n || wc.Imm != uint32(i) ||
+			!bytes.Equal(b[:n], b[8192:8192+n]) {
+			t.Fatalf("echo of %d bytes: %+v", n, wc)
+		}
+	}
+}
+
+// rights: a read-only export gives READ only, a key is good on its own connection only.
+func rights(t *testing.T, c *client) {
+	t.Helper()
+	for _, tt := range []struct {
+		export string
+		op     verbs.WROpcode
+		want   verbs.WCStatus
+	}{
+		{"image", verbs.WRRDMARead, verbs.WCSuccess},
+		{"image", verbs.WRRDMAWrite, verbs.WCRemInvReqErr},
+		{"image", verbs.WRAtomicFetchAdd, verbs.WCRemInvReqErr},
+		{"scratch", verbs.WRRDMARead, verbs.WCSuccess},
+		{"scratch", verbs.WRRDMAWrite, verbs.WCSuccess},
+		{"scratch", verbs.WRAtomicFetchAdd, verbs.WCSuccess},
+	} {
+		l := c.export(tt.export, false)
+		if got := l.do(tt.op, 64, 8); got != tt.want {
+			t.Errorf("%v on %s: %v, want %v", tt.op, tt.export, got, tt.want)
+		}
+		if err := l.Disconnect(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	x, y := c.export("scratch", true), c.export("scratch", true)
+	if x.RKey == y.RKey {
+		t.Fatal("two connections have one key")
+	}
+	y.RKey = x.RKey
+	if got := y.do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCRemAccessErr {
+		t.Errorf("the key of another connection: %v", got)
+	}
+}
+
+// stop ends the endpoint: connections hear of it, and it exits with 0 soon.
+func stop(t *testing.T, c *client, p *process) {
+	t.Helper()
+	e := c.export("scratch", true)
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-e.Done():
+	case <-time.After(5 * time.Second):
+		t.Error("no DREQ after 5 s")
+	}
+	if !errors.Is(e.Err(), cm.ErrEnded) || e.QP().State() != verbs.StateErr {
+		t.Errorf("connection ended with %v, QP in %v", e.Err(), e.QP().State())
+	}
+	if err := p.end(10 * time.Second); err != nil {
+		t.Errorf("endpoint ended with %v", err)
+	}
+	t.Logf("stopped after %v", time.Since(began))
+}
+
+// TestServeCheck: what is wrong is said with its line, and nothing is opened.
+func TestServeCheck(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "roxie.yaml")
+	writeFile(t, file, []byte("interfaces:\n  - name: eth0\nlimits:\n  qps: many\n"))
+	var out, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"serve", "--config", file, "--check"}, &out, &stderr); code != exitFailure {
+		t.Errorf("exit code %d", code)
+	}
+	if want := file + `:4: "many": want a number`; !strings.HasPrefix(stderr.String(), want) {
+		t.Errorf("%q, want %q", stderr.String(), want)
+	}
+	stderr.Reset()
+	if code := run(t.Context(), []string{"serve", "--config", file, "--check", "--max-qps", "7"}, &out, &stderr); code != exitOK {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+	if !strings.Contains(out.String(), "good: nothing on eth0") {
+		t.Error(out.String())
+	}
+}
+
+// TestServeCutFile: a file that is cut behind an export's back ends who touches what is missing, and
+// nothing else.
+func TestServeCutFile(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	name, content := randomFile(t, 1<<20)
+	p := endpoint(t, l.A, fmt.Sprintf(basicConfig, name)+`
+  - name: disk
+    file: `+name+`2
+    size: 1MiB
+    access: read-write
+    allow: [10.77.0.2]
+`)
+	c := newClient(t, l.B)
+	image, disk := c.export("image", false), c.export("disk", true)
+	if got := image.do(verbs.WRRDMARead, 1<<19, 4096); got != verbs.WCSuccess || !bytes.Equal(image.mem.Bytes()[:4096], content[1<<19:1<<19+4096]) {
+		t.Fatal(got)
+	}
+	if err := os.Truncate(name, 1<<19); err != nil {
+		t.Fatal(err)
+	}
+	if got := image.do(verbs.WRRDMARead, 0, 4096); got != verbs.WCSuccess {
+		t.Errorf("what is left: %v", got)
+	}
+	if got := image.do(verbs.WRRDMARead, 1<<19-4096, 3*4096); got != verbs.WCRemOpErr {
+		t.Errorf("what is gone: %v", got)
+	}
+	eventually(t, "end of the QP", func() bool { return image.QP().State() == verbs.StateErr })
+	if got := disk.do(verbs.WRRDMAWrite, 0, 64); got != verbs.WCRemOpErr { // a file that nobody has filled
+		t.Errorf("WRITE behind the end of a file: %v", got)
+	}
+	image = c.export("image", false) // a new connection is as good as the file
+	if got := image.do(verbs.WRRDMARead, 0, 4096); got != verbs.WCSuccess {
+		t.Errorf("after a new connection: %v", got)
+	}
+	c.close()
+	bad(t, l.B, "", "get", "image@10.77.0.1", filepath.Join(t.TempDir(), "no", "such", "folder"))
+	good(t, l.B, "get", "image@10.77.0.1", filepath.Join(t.TempDir(), "half"))
+	p.signal(syscall.SIGTERM)
+	if err := p.end(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTransferKilled: 64 MiB; the endpoint is killed during a put and started again, a get is killed
+// and resumed.
+func TestTransferKilled(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	name, content := randomFile(t, 64<<20)
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "roxie.yaml")
+	writeFile(t, conf, []byte(`
+interfaces: [{name: veth0}]
+exports:
+  - {name: disk, file: `+dir+`/disk, size: 100MiB, access: read-write, allow: [10.77.0.2]}
+`))
+	p := serveFile(t, l.A, conf)
+	put := start(t, l.B, "put", "disk@10.77.0.1", name, "--json", "--wait", "20s")
+	p.logs("peer connected")
+	eventually(t, "content", func() bool { return arrived(dir+"/disk", content, 5<<20) })
+	p.kill()
+	_ = p.end(5 * time.Second)
+	p = serveFile(t, l.A, conf)
+	if err := put.end(55 * time.Second); err != nil {
+		t.Fatalf("put: %v %s", err, put.logged())
+	}
+	r := put.result()
+	if r.Verified != 64<<20 || r.Reconnects != 1 || r.Skipped == 0 {
+		t.Errorf("put: %+v", r)
+	}
+	sameFile(t, dir+"/disk", content)
+
+	out := filepath.Join(dir, "out")
+	get := start(t, l.B, "get", "disk@10.77.0.1", out, "--json")
+	eventually(t, "part", func() bool { return written(out+xfer.PartSuffix) > 4<<20 })
+	get.kill()
+	_ = get.end(5 * time.Second)
+	if _, err := os.Stat(out); err == nil {
+		t.Fatal("the get was over before it could be killed")
+	}
+	get = start(t, l.B, "get", "disk@10.77.0.1", out, "--json", "--resume")
+	if err := get.end(30 * time.Second); err != nil {
+		t.Fatalf("get: %v %s", err, get.logged())
+	}
+	if r := get.result(); r.Verified != 64<<20 || r.Skipped < 4<<20 || r.Moved+r.Skipped != 64<<20 {
+		t.Errorf("get: %+v", r)
+	}
+	sameFile(t, out, content)
+	if _, err := os.Stat(out + xfer.PartSuffix); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("part file is left: %v", err)
+	}
+	p.signal(syscall.SIGTERM)
+	if err := p.end(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// arrived reports whether a file has the content at an offset.
+func arrived(name string, content []byte, off int) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [64]byte
+	_, err = f.ReadAt(b[:], int64(off))
+	return err == nil && bytes.Equal(b[:], content[off:off+len(b)])
+}
+
+// written is how much of a file is not a hole.
+func written(name string) int64 {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0
+	}
+	return info.Sys().(*syscall.Stat_t).Blocks * 512
+}
+
+// result reads the JSON that a transfer has printed.
+func (p *process) result() (r xfer.Result) {
+	p.t.Helper()
+	var text strings.Builder
+	for line := range p.out {
+		text.WriteString(line)
+	}
+	if err := json.NewDecoder(strings.NewReader(text.String())).Decode(&r); err != nil && !errors.Is(err, io.EOF) {
+		p.t.Fatalf("%v: %q", err, text.String())
+	}
+	return r
+}
