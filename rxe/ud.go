@@ -2,6 +2,7 @@ package rxe
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
@@ -234,10 +235,13 @@ func (s *Shard) deliverGroup(f Frame, p *wire.Packet, sender *QP) {
 }
 
 // AttachMulticast makes q a member of a group (UD only). The interface must let the group in; that
-// is the driver's work. The shard must be held.
+// is the driver's work. Errors: ErrQPType, ErrBadState. The shard must be held.
 func (d *Device) AttachMulticast(q *QP, group wire.GID) error {
 	if q.typ != UD || !group.IsMulticast() {
 		return ErrQPType
+	}
+	if q.dead {
+		return fmt.Errorf("QP is destroyed: %w", ErrBadState)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -2,6 +2,7 @@ package rxe_test
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/roxie-rdma/roxie/rxe"
@@ -234,6 +235,9 @@ func TestGroupQPN(t *testing.T) {
 		t.Fatal("a unicast address accepted as group")
 	}
 	p.n.Dev.DestroyQP(p.q) // leaves its groups
+	if err := p.n.Dev.AttachMulticast(p.q, group); !errors.Is(err, rxe.ErrBadState) {
+		t.Fatalf("a destroyed QP became a member: %v", err)
+	}
 	if len(to(group, rxe.QPNMulti)) != 0 || p.s.C.Drops[rxe.ReasonNoGroup] != 4 {
 		t.Fatal("a destroyed QP is still a member")
 	}
