@@ -2,8 +2,11 @@ package verbs
 
 import (
 	"bytes"
+	"os"
 	"testing"
 	"time"
+
+	"github.com/roxie-rdma/roxie/internal/nettest"
 )
 
 const testQKey = 0x11111111
@@ -137,4 +140,49 @@ func TestUC(t *testing.T) {
 			t.Error("WRITE arrived changed")
 		}
 	})
+}
+
+// TestMulticastJoinsInKernel: the kernel itself is a member of a group while any QP is, so that it tells the
+// switches by IGMP and MLD and has the NIC's filter opened, and leaves with the last one.
+func TestMulticastJoinsInKernel(t *testing.T) {
+	l := nettest.New(t, nettest.Config{})
+	c := openIn(t, l.A, Config{})
+	a, b := newEnd(t, c, endConfig{typ: UD}), newEnd(t, c, endConfig{typ: UD})
+	for _, g := range []struct {
+		group      GID
+		file, line string
+	}{
+		{GID{10: 0xff, 11: 0xff, 12: 239, 13: 1, 14: 2, 15: 3}, "igmp", "030201EF"},
+		{GID{0: 0xff, 1: 0x0e, 14: 7, 15: 9}, "igmp6", "ff0e0000000000000000000000000709"},
+	} {
+		joined := func() (in bool) {
+			l.A.Do(func() {
+				b, err := os.ReadFile("/proc/thread-self/net/" + g.file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				in = bytes.Contains(b, []byte(g.line))
+			})
+			return in
+		}
+		want := func(in bool, when string) {
+			t.Helper()
+			if joined() != in {
+				t.Errorf("%s: the kernel is a member of %v: %v", when, g.group, !in)
+			}
+		}
+		want(false, "before")
+		a.must(a.qp.AttachMcast(g.group))
+		a.must(b.qp.AttachMcast(g.group))
+		want(true, "with two QPs")
+		a.must(a.qp.DetachMcast(g.group))
+		want(true, "with one QP")
+		a.must(b.qp.DetachMcast(g.group))
+		want(false, "afterwards")
+	}
+	a.must(a.qp.AttachMcast(GID{0: 0xff, 1: 0x0e, 15: 1}))
+	a.must(a.qp.Destroy())
+	if err := a.qp.AttachMcast(GID{0: 0xff, 1: 0x0e, 15: 1}); err == nil {
+		t.Error("a destroyed QP joined a group")
+	}
 }
