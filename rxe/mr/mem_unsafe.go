@@ -15,6 +15,10 @@ func AddrOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Slice
 // LoadFlag reads one byte with acquire semantics: if it sees the last byte of an inbound WRITE, all
 // bytes of that WRITE are visible to the caller. It reads the aligned 8-byte word around p, so that
 // the race detector, which knows words only, takes plain writes to p's neighbours for races.
+//
+// The checks of -race want a word inside the object; here it may reach into the rest of its block.
+//
+//go:nocheckptr
 func LoadFlag(p *byte) byte {
 	lane := uintptr(unsafe.Pointer(p)) & 7
 	word := atomic.LoadUint64((*uint64)(unsafe.Add(unsafe.Pointer(p), -int(lane))))
@@ -23,6 +27,8 @@ func LoadFlag(p *byte) byte {
 
 // copyLast copies src to dst (same length, not 0) so that the last byte becomes visible last, with
 // the bytes of src in the aligned 8-byte word around it; others in that word keep their value.
+//
+//go:nocheckptr
 func copyLast(dst, src []byte) {
 	last := unsafe.Pointer(&dst[len(dst)-1])
 	lane := int(uintptr(last) & 7) // place of the last byte in its word
