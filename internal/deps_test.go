@@ -57,6 +57,7 @@ var rules = []rule{
 	{"verbs/verbstest", anything, []string{"verbs", "rxe/sim", "rxe/wire"}, nil},
 	{"verbs/cm", anything, []string{"verbs", "rxe/cm", "rxe/wire", "internal/netdev"}, anything},
 
+	{"internal/hostile", nil, nil, nil}, // tests only
 	{"internal/srp/...", anything, []string{"rxe/mr", "verbs", "verbs/cm", "internal/srp"}, nil},
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},

@@ -88,8 +88,11 @@ type GIDEntry struct {
 // Device returns the limits (ibv_query_device).
 func (c *Context) Device() DeviceAttr {
 	cfg := c.dev.Config()
+	c.mu.Lock()
+	guid := guidOf(c.link.MAC)
+	c.mu.Unlock()
 	return DeviceAttr{
-		Name: "roxie_" + c.name, NodeGUID: guidOf(c.link.MAC), Shards: len(c.pollers),
+		Name: "roxie_" + c.name, NodeGUID: guid, Shards: len(c.pollers),
 		MaxQP: cfg.MaxQP * len(c.pollers), MaxQPWR: rxe.MaxQPDepth, MaxSGE: rxe.MaxSGE,
 		MaxInline: rxe.MaxInline, MaxCQE: rxe.MaxCQE, MaxMR: c.dev.Keys().Limit() - 1,
 		MaxMsgSize: rxe.MaxMessage, MaxRdAtomic: rxe.MaxRdAtomic, MaxSRQWR: rxe.MaxQPDepth,

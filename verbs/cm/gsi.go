@@ -96,10 +96,16 @@ func (m *Manager) resolve(r route, mad *rcm.MAD) {
 	}
 	p := &peer{waiting: []rcm.MAD{*mad}}
 	m.routes[r] = p
+	m.resolving++
 	go func() {
 		ah, err := m.createAH(r)
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		m.resolving--
+		if m.ended {
+			m.discard(ah, err)
+			return
+		}
 		if err != nil {
 			p.failed = true
 			delete(m.routes, r)
@@ -111,6 +117,17 @@ func (m *Manager) resolve(r route, mad *rcm.MAD) {
 		}
 		p.waiting = nil
 	}()
+}
+
+// discard ends what was found too late, and with the last of it the domain it is in. The errors are of
+// no use to anybody: the device may be closed.
+func (m *Manager) discard(ah *verbs.AH, err error) {
+	if err == nil {
+		_ = ah.Destroy()
+	}
+	if m.resolving == 0 {
+		_ = m.pd.Dealloc()
+	}
 }
 
 func (m *Manager) createAH(r route) (*verbs.AH, error) {

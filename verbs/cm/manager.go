@@ -68,7 +68,9 @@ type Manager struct {
 	listeners map[rcm.ListenID]listenerOwner
 	routes    map[route]*peer
 	free      []uint64 // send slots
+	resolving int      // routes that are being found
 	closed    bool
+	ended     bool // nothing of the device is there any more
 
 	estMu       sync.Mutex
 	established []rcm.ID // connections whose QP has got its first packet
@@ -228,6 +230,9 @@ func (m *Manager) sending() bool {
 }
 
 func (m *Manager) destroy() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = true
 	var errs []error
 	try := func(ok bool, f func() error) {
 		if ok {
@@ -240,7 +245,7 @@ func (m *Manager) destroy() error {
 	}
 	try(m.cq != nil, func() error { return m.cq.Destroy() })
 	try(m.mem != nil, func() error { return m.mem.Close() })
-	try(m.pd != nil, func() error { return m.pd.Dealloc() })
+	try(m.pd != nil && m.resolving == 0, func() error { return m.pd.Dealloc() })
 	return errors.Join(errs...)
 }
 

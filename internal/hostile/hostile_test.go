@@ -1,0 +1,498 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/roxie-rdma/roxie/rxe"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// Addresses of the link that no host has.
+var (
+	stranger  = netip.MustParseAddr("10.77.0.99")
+	stranger6 = netip.MustParseAddr("fd77::99")
+)
+
+// maxRetransmits is what the load may send twice in all: a machine that is too busy to answer within
+// the ACK timeout makes a QP go back by its window. What is hostile must not make it do so at all,
+// which NAKs would show.
+const maxRetransmits = 256
+
+// TestHostilePeer sends everything that is bad to an endpoint whose other connection moves data
+// meanwhile.
+func TestHostilePeer(t *testing.T) {
+	r := newRig(t)
+	ctx, stop := context.WithCancel(context.Background())
+	loaded := make(chan error, 1)
+	go func() { loaded <- r.load(ctx) }()
+	defer func() { // also when a step fails: before the endpoints go
+		stop()
+		if err := <-loaded; err != nil {
+			t.Errorf("the connection under load: %v", err)
+		}
+		server, client := r.server.qp.Stats(), r.client.qp.Stats()
+		t.Logf("%d messages there and back, %d packets to A, %d and %d sent twice", r.moved.Load(),
+			server.RcvdPkts, server.Retransmits, client.Retransmits)
+		if n := server.Retransmits + client.Retransmits; n > maxRetransmits {
+			t.Errorf("%d packets were sent twice", n)
+		}
+		if n := server.NAKsSent + client.NAKsSent + server.NAKsRcvd + client.NAKsRcvd; n > 0 {
+			t.Errorf("%d NAKs", n)
+		}
+	}()
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T, *rig)
+	}{
+		{"lengths", lengths}, {"opcodes", opcodes}, {"pads", pads}, {"ICRC", badICRC},
+		{"addresses", spoofed}, {"CNP", congestion}, {"victim", victim}, {"replay", replay},
+		{"departures", departures}, {"requests", requests},
+	} {
+		start, begun := r.moved.Load(), time.Now()
+		if !t.Run(step.name, func(t *testing.T) {
+			old := r.t
+			r.t = t
+			defer func() { r.t = old }()
+			step.do(t, r)
+		}) {
+			return
+		}
+		for r.moved.Load() < start+3 { // it has not stopped
+			select {
+			case err := <-loaded:
+				loaded <- err
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if time.Since(begun) > 2*patience {
+				t.Fatalf("after %s the connection under load moves no more", step.name)
+			}
+		}
+	}
+}
+
+// counted says how many frames of a step A has dropped, without the marks, and for which reasons.
+func (r *rig) counted(f func()) (all uint64, by map[rxe.Reason]uint64) {
+	before, marks := r.a.Stats().Total, r.marks
+	f()
+	after := r.a.Stats().Total
+	by = map[rxe.Reason]uint64{}
+	for i := range after.Drops {
+		if n := after.Drops[i] - before.Drops[i]; n > 0 {
+			by[rxe.Reason(i)] = n
+			all += n
+		}
+	}
+	n := r.marks - marks
+	if by[rxe.ReasonNoQP] -= n; by[rxe.ReasonNoQP] == 0 {
+		delete(by, rxe.ReasonNoQP)
+	}
+	return all - n, by
+}
+
+// wantOnly demands that all frames were dropped for one reason.
+func (r *rig) wantOnly(why rxe.Reason, frames [][]byte) {
+	r.t.Helper()
+	all, by := r.counted(func() { r.send(frames...) })
+	if all != uint64(len(frames)) || by[why] != all {
+		r.t.Errorf("%d frames sent, dropped: %v; want all for: %v", len(frames), by, why)
+	}
+}
+
+// lengths: frames cut off anywhere, of random bytes, with lengths in their headers that are right and
+// that are not.
+func lengths(t *testing.T, r *rig) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var whole, lying [][]byte
+	template := r.frame(from{qpn: r.server.qp.Num()}, wire.RCSendOnly, 256, nil)
+	for n := 0; n <= 128; n++ {
+		b := bytes.Clone(template[:42+n])
+		for i := range b[42:] {
+			b[42+i] = byte(rnd.Uint32())
+		}
+		lying = append(lying, b) // its headers tell of more
+		b = bytes.Clone(b)
+		setLengths(b)
+		whole = append(whole, b)
+	}
+	all, by := r.counted(func() { r.send(whole...) })
+	if all < 120 || by[rxe.Reason(wire.ReasonShortBTH)] < 10 || by[rxe.Reason(wire.ReasonOpcode)] < 10 {
+		t.Errorf("of %d frames %d were dropped: %v", len(whole), all, by)
+	}
+	r.send(lying...) // those that the kernel keeps are none of ours
+}
+
+// setLengths makes the IPv4 and UDP headers fit the frame.
+func setLengths(b []byte) {
+	be := binary.BigEndian
+	be.PutUint16(b[16:], uint16(len(b)-14))
+	be.PutUint16(b[38:], uint16(len(b)-34))
+	be.PutUint16(b[24:], 0)
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(be.Uint16(b[i:]))
+	}
+	sum = sum&0xffff + sum>>16
+	be.PutUint16(b[24:], ^uint16(sum+sum>>16))
+}
+
+// opcodes: every opcode, known or not, with payloads of many lengths, from an address that is not the
+// peer's, to the connection under load, and to QPNs that are nobody's.
+func opcodes(t *testing.T, r *rig) {
+	var frames [][]byte
+	unknown := uint64(0)
+	sizes := []int{0, 1, 2, 3, 4, 8, 63, 256, 1025}
+	for op := range 256 {
+		for i, n := range sizes {
+			to := r.server.qp.Num()
+			if i%3 == 2 {
+				to = verbs.QPN(nobody + op)
+			}
+			if !wire.Opcode(op).Known() {
+				unknown++
+			}
+			src := stranger
+			if i%2 == 1 {
+				src = stranger6
+			}
+			frames = append(frames, r.frame(from{src: src, qpn: to}, wire.Opcode(op), n, nil))
+		}
+	}
+	all, by := r.counted(func() { r.send(frames...) })
+	if all != uint64(len(frames)) || by[rxe.Reason(wire.ReasonOpcode)] != unknown {
+		t.Errorf("of %d frames, %d of them with unknown opcodes, %d were dropped: %v", len(frames), unknown, all, by)
+	}
+	for _, why := range []rxe.Reason{rxe.ReasonNoQP, rxe.ReasonQPType, rxe.ReasonAddress} {
+		if by[why] == 0 {
+			t.Errorf("no packet was dropped for: %v", why)
+		}
+	}
+}
+
+// pads: every pad count with every payload of up to 12 bytes, from the peer's own address.
+func pads(t *testing.T, r *rig) {
+	var frames [][]byte
+	for n := range 13 {
+		for pad := range 4 {
+			b := r.frame(from{qpn: r.server.qp.Num()}, wire.RCSendOnly, n, nil)
+			if right := -n & 3; pad == right && n > 0 {
+				b[len(b)-1] ^= 0x55 // that one is wrong otherwise
+			} else if pad == right {
+				continue
+			}
+			b[42+1] = b[42+1]&^0x30 | byte(pad)<<4
+			frames = append(frames, b)
+		}
+	}
+	all, by := r.counted(func() { r.send(frames...) })
+	pad, icrc := by[rxe.Reason(wire.ReasonPad)], by[rxe.Reason(wire.ReasonICRC)]
+	if all != uint64(len(frames)) || pad == 0 || icrc == 0 || pad+icrc != all {
+		t.Errorf("of %d frames %d were dropped: %v", len(frames), all, by)
+	}
+}
+
+// badICRC: packets that are right but for one bit, anywhere behind the UDP header's length.
+func badICRC(t *testing.T, r *rig) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	var frames [][]byte
+	for range 300 {
+		b := r.frame(from{qpn: r.server.qp.Num()}, wire.RCSendOnly, 64, nil)
+		at := 42 + 5 + rnd.IntN(len(b)-42-5) // QPN, PSN, payload, ICRC
+		b[at] ^= 1 << rnd.IntN(8)
+		frames = append(frames, b)
+	}
+	r.wantOnly(rxe.Reason(wire.ReasonICRC), frames)
+}
+
+// spoofed: whole messages for the connection under load, from addresses that are not the peer's; of
+// another partition; for QPNs that are nobody's.
+func spoofed(t *testing.T, r *rig) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	qpn := r.server.qp.Num()
+	psn := func(hdr []byte) { (*wire.BTH)(hdr).SetPSN(wire.PSN(rnd.Uint32() & wire.PSNMask)) }
+	var others, partition, none [][]byte
+	for i := range 400 {
+		src := netip.AddrFrom4([4]byte{byte(10 + i%3), 77, byte(i), byte(3 + rnd.IntN(250))})
+		op := []wire.Opcode{wire.RCSendOnly, wire.RCWriteOnly, wire.RCReadRequest, wire.RCAck}[i%4]
+		size := 100
+		if op == wire.RCReadRequest || op == wire.RCAck {
+			size = 0
+		}
+		mac := wire.MAC{2, 9, 9, 9, 9, byte(i)}
+		others = append(others, r.frame(from{src: src, qpn: qpn, mac: mac}, op, size, psn))
+		partition = append(partition, r.frame(from{qpn: qpn, pkey: uint16(1 + i)}, op, size, psn))
+		none = append(none, r.frame(from{qpn: verbs.QPN(rnd.Uint32()&0x7fffff | 0x800000)}, op, size, psn))
+	}
+	r.wantOnly(rxe.ReasonAddress, others)
+	r.wantOnly(rxe.ReasonPKey, partition)
+	r.wantOnly(rxe.ReasonNoQP, none)
+}
+
+// congestion: notification packets, from the peer's own address.
+func congestion(t *testing.T, r *rig) {
+	var frames [][]byte
+	for range 300 {
+		frames = append(frames, r.frame(from{qpn: r.server.qp.Num()}, wire.CNP, 0, nil))
+	}
+	r.wantOnly(rxe.ReasonQPType, frames)
+}
+
+// victim: other connections, one after the other, get packets from their peer's own address, with headers
+// that are right more often than not. They may fall; memory that they do not lend stays as it is.
+func victim(t *testing.T, r *rig) {
+	around := newEnd(t, r.a) // a region of another domain
+	copy(around.mem.Bytes(), bytes.Repeat([]byte{0xa5}, memory))
+	rnd := rand.New(rand.NewPCG(7, 8))
+	fallen := 0
+	_, by := r.counted(func() {
+		for range 16 {
+			server, client := r.connect()
+			for range 3 {
+				must(t, server.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{server.mem.SGE(0, rnd.IntN(6000))}}))
+			}
+			r.send(r.aimed(rnd, server, around)...)
+			if server.qp.State() != verbs.StateRTS {
+				fallen++
+			}
+			must(t, server.qp.Destroy())
+			must(t, client.qp.Destroy())
+		}
+	})
+	t.Logf("%d of 16 victims have fallen; dropped: %v", fallen, by)
+	for _, b := range around.mem.Bytes() {
+		if b != 0xa5 {
+			t.Fatal("memory of another protection domain was written")
+		}
+	}
+}
+
+// aimed are packets for a victim.
+func (r *rig) aimed(rnd *rand.Rand, server, around *end) (frames [][]byte) {
+	attr, _ := server.qp.Query()
+	for range 100 {
+		op := wire.Opcode(rnd.IntN(0x1e))
+		if !op.Known() {
+			continue
+		}
+		n := rnd.IntN(300)
+		if rnd.IntN(3) == 0 {
+			n = 4096
+		}
+		if op.Info().Flags&wire.FlagPayload == 0 {
+			n = 0
+		}
+		frames = append(frames, r.frame(from{qpn: server.qp.Num()}, op, n, func(hdr []byte) {
+			aim(rnd, hdr, op, &attr, server, around)
+		}))
+	}
+	return frames
+}
+
+// aim fills the headers of a packet for the victim in.
+func aim(rnd *rand.Rand, hdr []byte, op wire.Opcode, a *verbs.QPAttr, server, around *end) {
+	bth, in := (*wire.BTH)(hdr), op.Info()
+	psn := a.RQPSN
+	if in.Flags&wire.FlagResponse != 0 {
+		psn = a.SQPSN
+	}
+	bth.SetPSN(psn.Add(uint32(rnd.IntN(6))).Add(wire.PSNMask - 1))
+	bth.SetAckReq(rnd.IntN(2) == 0)
+	mem := server.mem
+	if rnd.IntN(4) == 0 {
+		mem = around.mem
+	}
+	if o := in.RETHOff; o != 0 {
+		h := (*wire.RETH)(hdr[o:])
+		h.SetVA(mem.Addr() + uint64(rnd.IntN(memory)))
+		h.SetRKey(uint32(mem.RKey()))
+		h.SetLength(uint32(rnd.IntN(6000)))
+	}
+	if o := in.AtomicETHOff; o != 0 {
+		h := (*wire.AtomicETH)(hdr[o:])
+		h.SetVA(mem.Addr() + uint64(8*rnd.IntN(memory/8)))
+		h.SetRKey(uint32(mem.RKey()))
+	}
+	if o := in.AETHOff; o != 0 {
+		h := (*wire.AETH)(hdr[o:])
+		h.SetSyndrome(wire.Syndrome(rnd.Uint32()))
+		h.SetMSN(rnd.Uint32() & 0xffffff)
+	}
+}
+
+// replay: every packet of a connection that is over, its request for a connection among them, comes
+// again, three times.
+func replay(t *testing.T, r *rig) {
+	var frames [][]byte
+	skip := r.server.qp.Num()
+	record := func(f func(head, tail []byte)) {
+		r.mu.Lock()
+		r.recorded = f
+		r.mu.Unlock()
+	}
+	record(func(head, tail []byte) {
+		b := append(bytes.Clone(head), tail...)
+		var p wire.Packet
+		if wire.Parse(wire.Frame{Head: b}, &p) == wire.ReasonOK && p.DestQP != skip {
+			frames = append(frames, b)
+		}
+	})
+	server, client := r.connect()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for range 10 {
+		must(t, client.qp.PostSend(&verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: []verbs.SGE{client.mem.SGE(0, 9000)},
+			RemoteAddr: server.mem.Addr(), RKey: server.mem.RKey()}))
+		_, err := client.wait(ctx)
+		must(t, err)
+	}
+	must(t, client.conn.Disconnect(ctx))
+	<-server.conn.Done()
+	record(nil)
+	must(t, server.qp.Destroy())
+	clear(server.mem.Bytes())
+	before, seen := r.ma.Stats(), r.requests.Load()
+	_, by := r.counted(func() {
+		for range 3 {
+			r.send(frames...)
+		}
+	})
+	data, mads := uint64(0), uint64(0)
+	for _, f := range frames {
+		if f[42] == byte(wire.UDSendOnly) {
+			mads++
+		} else {
+			data++
+		}
+	}
+	if data < 30 || mads < 3 || by[rxe.ReasonNoQP] != 3*data {
+		t.Errorf("%d packets of data and %d messages of the manager came thrice; dropped: %v", data, mads, by)
+	}
+	if bytes.ContainsFunc(server.mem.Bytes(), func(c rune) bool { return c != 0 }) {
+		t.Error("memory of the old connection was written")
+	}
+	r.until("the manager to see the messages", func() bool {
+		return received(r.ma.Stats()) >= received(before)+3*mads
+	})
+	after := r.ma.Stats()
+	if n := after.Sent[rcm.AttrREP.Index()] - before.Sent[rcm.AttrREP.Index()]; n > 0 || r.requests.Load() != seen {
+		t.Errorf("an old request was answered with %d REPs, and told to the application", n)
+	}
+	if n := after.Sent[rcm.AttrREJ.Index()] - before.Sent[rcm.AttrREJ.Index()]; n < 3 {
+		t.Errorf("%d REJs", n)
+	}
+}
+
+// received is how many messages a manager has looked at.
+func received(s rcm.Stats) (n uint64) {
+	for _, c := range s.Received {
+		n += c
+	}
+	return n
+}
+
+// until waits for a condition.
+func (r *rig) until(what string, f func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// mad is a message to A's manager.
+func (r *rig) mad(src netip.Addr, msg rcm.Message) []byte {
+	m := rcm.Encode(rand.Uint64(), msg)
+	b := r.frame(from{src: src, qpn: 1}, wire.UDSendOnly, len(m), nil)
+	p := wire.Path{SrcMAC: wire.MAC(r.lab.B.MAC), DstMAC: wire.MAC(r.lab.A.MAC), VLAN: -1,
+		Src: src.As16(), Dst: r.lab.A.IPv4.As16(), HopLimit: 64, SrcPort: 0xc123}
+	var tmpl wire.Template
+	tmpl.Init(&p, 1, 0xffff)
+	hdr := tmpl.Begin(b[:cap(b)], wire.UDSendOnly)
+	deth := (*wire.DETH)(hdr[12:])
+	deth.SetQKey(rcm.GSIQKey)
+	deth.SetSrcQP(1)
+	copy(b[tmpl.HeaderLen(wire.UDSendOnly):], m[:])
+	return b[:tmpl.Finish(wire.Frame{Head: b}, wire.UDSendOnly, len(m))]
+}
+
+// departures: goodbyes and rejections for the connection under load, from its peer's address, of whoever
+// has to guess its communication ids.
+func departures(t *testing.T, r *rig) {
+	var frames [][]byte
+	peer := r.lab.B.IPv4
+	for range 200 {
+		l, m := rand.Uint32(), rand.Uint32()
+		for _, msg := range []rcm.Message{
+			&rcm.DREQ{LocalID: l, RemoteID: m, QPN: r.server.qp.Num()}, &rcm.DREP{LocalID: l, RemoteID: m},
+			&rcm.REJ{LocalID: l, RemoteID: m, Message: rcm.KindOther, Reason: rcm.ReasonStaleConn},
+			&rcm.RTU{LocalID: l, RemoteID: m}, &rcm.MRA{LocalID: l, RemoteID: m},
+		} {
+			frames = append(frames, r.mad(peer, msg))
+		}
+	}
+	before := r.ma.Stats()
+	for at := 0; at < len(frames); at += burst { // as fast as the manager takes them
+		r.send(frames[at:min(at+burst, len(frames))]...)
+		r.until("the manager", func() bool {
+			return received(r.ma.Stats()) >= received(before)+uint64(min(at+burst, len(frames)))
+		})
+	}
+	after := r.ma.Stats()
+	if n := after.Drops[rcm.DropUnknownID] - before.Drops[rcm.DropUnknownID]; n != uint64(len(frames)) {
+		t.Errorf("of %d messages %d were for unknown connections", len(frames), n)
+	}
+	if r.server.conn.Err() != nil || r.client.conn.Err() != nil {
+		t.Errorf("the connection has ended: %v, %v", r.server.conn.Err(), r.client.conn.Err())
+	}
+}
+
+// requests: floods of requests for connections, from one address and from many. They fill what is
+// there for half-open connections, and nothing more; when the application has turned them down, a
+// client gets in.
+func requests(t *testing.T, r *rig) {
+	const one, hosts = 300, 40 // requests of the first address, and how many others send perPeer each
+	const perPeer, inAll = 128, 4096
+	before := r.ma.Stats()
+	flood := func(src netip.Addr, n int) {
+		var frames [][]byte
+		for range n {
+			q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port), CAGUID: rand.Uint64(),
+				QPN: wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff, RemoteTimeout: 20, LocalTimeout: 20,
+				MaxRetries: 15, RetryCount: 7, RNRRetry: 7,
+				Primary: rcm.PathRecord{Local: src.As16(), Remote: r.lab.A.IPv4.As16(), HopLimit: 64, AckTimeout: 15}}
+			q.Private[1] = 4 << 4
+			frames = append(frames, r.mad(src, q))
+		}
+		seen := received(r.ma.Stats())
+		for at := 0; at < n; at += burst {
+			to := min(at+burst, n)
+			r.send(frames[at:to]...)
+			r.until("the manager", func() bool { return received(r.ma.Stats()) >= seen+uint64(to) })
+		}
+	}
+	drops := func(d rcm.Drop) uint64 { return r.ma.Stats().Drops[d] - before.Drops[d] }
+	flood(stranger, one)
+	if n := drops(rcm.DropHalfOpenPeer); n != one-perPeer {
+		t.Errorf("of %d requests of one address %d were dropped, want %d", one, n, one-perPeer)
+	}
+	for i := range hosts {
+		flood(netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i)}), perPeer)
+	}
+	if n := drops(rcm.DropHalfOpen); n != (hosts+1)*perPeer-inAll {
+		t.Errorf("of %d requests %d were dropped, %d have room", (hosts+1)*perPeer, n, inAll)
+	}
+	server, client := r.connect()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(t, client.conn.Disconnect(ctx))
+	<-server.conn.Done()
+}
