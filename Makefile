@@ -41,16 +41,14 @@ interop: build ## as root: against Linux's rdma_rxe and stock tools in a guest (
 	bin/interop -roxie bin/roxie $(if $(JSON),-json $(JSON))
 
 .PHONY: interop-full
-interop-full: build ## the same with every combination, which takes hours (JSON=FILE)
+interop-full: build ## the same with the cross product, for an hour or two (JSON=, FOR=30m); goes on where it was
 	@scripts/need interop
 	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
-	bin/interop -roxie bin/roxie -full $(if $(JSON),-json $(JSON))
+	bin/interop -roxie bin/roxie -full -resume -json $(or $(JSON),build/interop-full.json) $(if $(FOR),-for $(FOR))
 
-.PHONY: keys-guest
-keys-guest: ## as root: the rules of keys on Linux in the guest and on roxie, side by side (UPDATE=1)
-	@scripts/need interop module
-	$(GO) build -trimpath -buildvcs=false -o bin/keys ./interop/keys
-	bin/keys $(if $(UPDATE),-update)
+.PHONY: interop-doc
+interop-doc: ## write docs/interop.md from what interop-full has (JSON=FILE)
+	$(GO) run ./interop -doc docs/interop.md -json $(or $(JSON),build/interop-full.json)
 
 .PHONY: bench-guest
 bench-guest: ## as root: roxie and rxe over one veth inside the guest, in turns (JSON=FILE)

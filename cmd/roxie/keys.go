@@ -32,7 +32,7 @@ func newKeysCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("keys: %w", err)
 			}
-			if err := keyrules.Write(c.OutOrStdout(), out); err != nil {
+			if err := keyrules.Write(c.OutOrStdout(), out, keyrules.Linux()); err != nil {
 				return err
 			}
 			for i := range out {

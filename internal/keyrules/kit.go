@@ -2,7 +2,6 @@ package keyrules
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -16,32 +15,34 @@ type Outcome struct {
 	Rule string // what must hold
 	Got  string // what happened
 	Pass bool
+	// Refused says that the rule was kept, as nothing was touched that must not be, but the
+	// application was told something else than it should. Pass is false then.
+	Refused bool
 }
 
 // kit is what the rules work with.
 type kit struct {
-	owner, peer side
-	id, rule    string
-	got         strings.Builder
-	pass        bool
-	undo        []func() error // of this rule, last first
-	err         error          // set-up failed
+	*faults
+	owner   owner
+	peer    peer
+	id      string
+	got     strings.Builder
+	pass    bool
+	refused bool
+	undo    []func() // of this rule, last first
 }
 
-// side is one device.
-type side struct {
-	dev    *verbs.Context
-	gid    verbs.GIDEntry
-	pd     *verbs.PD
-	pd2    *verbs.PD // another domain
-	mem    *verbs.MR // for what is not under test
-	window *verbs.MR // of windows: 64 KiB
-	other  *verbs.MR // the same memory in pd2
+// peer is the side that reaches for the owner's memory: always roxie.
+type peer struct {
+	dev *verbs.Context
+	gid verbs.GIDEntry
+	pd  *verbs.PD
+	mem *verbs.MR
 }
 
 const (
 	pmtu     = 1024
-	patience = 5 * time.Second
+	patience = 10 * time.Second
 	fixIOVA  = 0x1234_5000_0000
 	pageLen  = 4096
 
@@ -51,53 +52,48 @@ const (
 
 // Run tries all rules, with owner and peer on two devices that reach each other.
 func Run(owner, peer *verbs.Context) ([]Outcome, error) {
-	k := &kit{owner: side{dev: owner}, peer: side{dev: peer}}
-	for _, s := range []*side{&k.owner, &k.peer} {
-		if err := s.open(); err != nil {
-			return nil, err
-		}
+	f := new(faults)
+	o, err := openOwn(owner, f)
+	if err != nil {
+		return nil, err
 	}
-	var out []Outcome
+	return run(f, o, peer, rules, nil)
+}
+
+// run tries some rules.
+func run(f *faults, o owner, dev *verbs.Context, rules []rule, report func(*Outcome)) (
+	out []Outcome, err error) {
+	k := &kit{faults: f, owner: o, peer: peer{dev: dev, gid: ipv4(dev)}}
+	p := &k.peer
+	if p.pd, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if p.mem, err = p.pd.RegMR(make([]byte, 1<<17), access); err != nil {
+		return nil, err
+	}
 	for _, r := range rules {
-		k.id, k.rule, k.pass = r.id, r.rule, false
+		k.id, k.pass, k.refused = r.id, false, false
 		k.got.Reset()
 		r.run(k)
-		err := k.err
-		for i := len(k.undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, k.undo[i]())
+		k.back(0)
+		if k.err != nil {
+			return out, fmt.Errorf("%s: %w", r.id, k.err)
 		}
-		k.undo = k.undo[:0]
-		if err != nil {
-			return out, fmt.Errorf("%s: %w", r.id, err)
+		out = append(out, Outcome{r.id, r.rule, k.got.String(), k.pass, k.refused && !k.pass})
+		if report != nil {
+			report(&out[len(out)-1])
 		}
-		out = append(out, Outcome{k.id, k.rule, k.got.String(), k.pass})
 	}
 	return out, nil
 }
 
-func (s *side) open() (err error) {
-	for _, g := range s.dev.GIDs() {
-		if g.GID.IsIPv4() {
-			s.gid = g
-			break
-		}
+// back undoes what a rule has made, but for the first n.
+func (k *kit) back(n int) {
+	for len(k.undo) > n {
+		last := len(k.undo) - 1
+		k.undo[last]()
+		k.undo = k.undo[:last]
 	}
-	if s.pd, err = s.dev.AllocPD(); err != nil {
-		return err
-	}
-	if s.pd2, err = s.dev.AllocPD(); err != nil {
-		return err
-	}
-	if s.mem, err = s.pd.RegMR(make([]byte, 1<<17), access); err != nil {
-		return err
-	}
-	all := access | verbs.RemoteAtomic | verbs.MWBind
-	mem := make([]byte, 1<<16)
-	if s.window, err = s.pd.RegMR(mem, all); err != nil {
-		return err
-	}
-	s.other, err = s.pd2.RegMR(mem, all)
-	return err
 }
 
 // say adds to what happened.
@@ -108,110 +104,51 @@ func (k *kit) say(format string, args ...any) {
 	fmt.Fprintf(&k.got, format, args...)
 }
 
-// must notes a failure of the set-up, which is none of the rule.
-func (k *kit) must(err error) {
-	if err != nil && k.err == nil {
-		k.err = err
-	}
-}
-
-// end is one QP with its completion queue.
-type end struct {
-	k   *kit
-	s   *side
-	pd  *verbs.PD
-	cq  *verbs.CQ
-	qp  *verbs.QP
-	psn verbs.PSN
-}
-
 // pair is a connection: the owner's end and the peer's.
-type pair struct{ o, p *end }
-
-func (k *kit) end(s *side, pd *verbs.PD) *end {
-	e := &end{k: k, s: s, pd: pd, psn: verbs.RandomPSN()}
-	var err error
-	if e.cq, err = s.dev.CreateCQ(512); err != nil {
-		k.must(err)
-		return e
-	}
-	e.qp, err = s.dev.CreateQP(pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
-		Shard: -1, Cap: verbs.QPCap{MaxSendWR: 128, MaxRecvWR: 16}})
-	k.must(err)
-	k.undo = append(k.undo, func() error { return errors.Join(e.qp.Destroy(), e.cq.Destroy()) })
-	return e
+type pair struct {
+	k *kit
+	o ownerQP
+	p *ownQP
 }
 
 // pairIn connects a new QP of a domain of the owner with a new one of the peer.
-func (k *kit) pairIn(pd *verbs.PD) pair {
-	c := pair{k.end(&k.owner, pd), k.end(&k.peer, k.peer.pd)}
-	if k.err != nil {
-		return c
-	}
-	for _, x := range [][2]*end{{c.o, c.p}, {c.p, c.o}} {
-		k.must(x[0].qp.ConnectRC(x[0].psn, verbs.ConnInfo{QPN: x[1].qp.Num(), PSN: x[1].psn,
-			GID: x[1].s.gid.GID}, verbs.ConnOptions{SGIDIndex: x[0].s.gid.Index, PathMTU: pmtu,
-			MinRNRTimer: 20, RetryCnt: 2})) // 10 ms
-	}
+func (k *kit) pairIn(d domain) pair {
+	c := pair{k, k.owner.qp(d), newQP(k.faults, k.peer.dev, k.peer.gid, k.peer.pd, k.peer.mem)}
+	k.undo = append(k.undo, c.p.close, c.o.close)
+	c.o.connect(c.p.info())
+	c.p.connect(c.o.info())
 	return c
 }
 
-func (k *kit) pair() pair { return k.pairIn(k.owner.pd) }
-
-// post posts a signaled work request.
-func (e *end) post(wr verbs.SendWR) {
-	wr.Flags |= verbs.SendSignaled
-	if e.s == &e.k.peer {
-		e.k.overWire()
-	}
-	if e.k.err == nil {
-		e.k.must(e.qp.PostSend(&wr))
-	}
-}
+func (k *kit) pair() pair { return k.pairIn(home) }
 
 // noCompletion is the status of what did not complete in time.
 const noCompletion verbs.WCStatus = 0xff
 
-// done waits for one completion.
-func (e *end) done() verbs.WC {
-	wc := [1]verbs.WC{{Status: noCompletion}}
-	for start := time.Now(); e.k.err == nil && time.Since(start) < patience; {
-		n, err := e.cq.Poll(wc[:])
-		if e.k.must(err); n == 1 {
-			if e.s == &e.k.peer {
-				e.k.overWire()
-			}
-			return wc[0]
-		}
-	}
-	return wc[0]
-}
-
-// overWire makes visible to the race detector what the wire orders: the owner's memory as it was when
-// the peer posted, then what the owner's shards do for the peer, then the peer's completion. Between
-// two devices of one process the packets go through the kernel, where the detector does not look.
-// The owner's own completions get no such help: what must hold behind an invalidation is the
-// engine's to order.
-func (k *kit) overWire() { k.owner.dev.Stats() } // takes each shard for a moment
+// done waits for one completion of the owner's.
+func done(q ownerQP) verbs.WCStatus { return q.poll(patience).status }
 
 // succeeds waits for n completions, until one is no success.
-func (e *end) succeeds(n int) bool {
+func succeeds(q ownerQP, n int) bool {
 	for range n {
-		if e.done().Status != verbs.WCSuccess {
+		if done(q) != verbs.WCSuccess {
 			return false
 		}
 	}
 	return true
 }
 
-// status runs a work request and waits for it.
-func (e *end) status(wr verbs.SendWR) verbs.WCStatus {
-	e.post(wr)
-	return e.done().Status
+// inv runs a LOCAL_INV.
+func inv(q ownerQP, key verbs.Key) verbs.WCStatus {
+	q.invalidate(key)
+	return done(q)
 }
 
-// ready is how many completions wait.
-func (e *end) ready() int { return e.cq.Len() }
+// reg runs a REG_MR.
+func reg(q ownerQP, r region) verbs.WCStatus {
+	q.register(r, access)
+	return done(q)
+}
 
 func text(st verbs.WCStatus) string {
 	switch st {
@@ -223,13 +160,27 @@ func text(st verbs.WCStatus) string {
 	return st.String()
 }
 
+// post posts a work request of the peer.
+func (c pair) post(wr verbs.SendWR) {
+	c.k.owner.visible()
+	c.p.post(wr)
+}
+
+// peerDone waits for one completion of the peer's.
+func (c pair) peerDone() verbs.WCStatus {
+	st := c.p.poll(patience).status
+	c.k.owner.visible()
+	return st
+}
+
 // rdma lets the peer access n bytes at va, and returns how it ended. What it writes are bytes 0x5a;
 // what it reads is in the first n bytes of its memory.
 func (c pair) rdma(op verbs.WROpcode, n int, va uint64, key verbs.Key) verbs.WCStatus {
-	k := c.o.k
+	k := c.k
 	fill(k.peer.mem.Bytes(), 0x5a)
-	return c.p.status(verbs.SendWR{Opcode: op, SGList: []verbs.SGE{k.peer.mem.SGE(0, n)},
-		RemoteAddr: va, RKey: key})
+	c.post(verbs.SendWR{Opcode: op, SGList: []verbs.SGE{k.peer.mem.SGE(0, n)}, RemoteAddr: va,
+		RKey: key})
+	return c.peerDone()
 }
 
 // try is rdma on a connection of its own.
@@ -237,23 +188,22 @@ func (k *kit) try(op verbs.WROpcode, n int, va uint64, key verbs.Key) verbs.WCSt
 	return k.pair().rdma(op, n, va, key)
 }
 
+// read is how many of the first n bytes of the peer's memory are b.
+func (k *kit) read(n int, b byte) int { return bytes.Count(k.peer.mem.Bytes()[:n], []byte{b}) }
+
 // fast allocates a fast region of the owner.
-func (k *kit) fast(pd *verbs.PD, segs int) *verbs.MR {
-	m, err := pd.AllocFastMR(segs)
-	k.must(err)
-	if err == nil {
-		k.undo = append(k.undo, m.Dereg)
-	}
-	return m
+func (k *kit) fast(d domain, pages int) region {
+	r := k.owner.fast(d, pages)
+	k.undo = append(k.undo, r.close)
+	return r
 }
 
-// pages is memory of n pages of one byte, as a list of pages.
-func pages(n int, b byte) (mem []byte, list [][]byte) {
-	mem = bytes.Repeat([]byte{b}, n*pageLen)
-	for i := range n {
-		list = append(list, mem[i*pageLen:(i+1)*pageLen])
-	}
-	return mem, list
+// pages is memory of n pages of one byte.
+func (k *kit) pages(n int, b byte) memory {
+	m := k.owner.memory(n)
+	k.undo = append(k.undo, m.close)
+	m.fill(b)
+	return m
 }
 
 func fill(b []byte, x byte) {
@@ -262,19 +212,8 @@ func fill(b []byte, x byte) {
 	}
 }
 
-// changed is how many bytes are not x any more.
-func changed(b []byte, x byte) int { return len(b) - bytes.Count(b, []byte{x}) }
-
-func count(b []byte, x byte) int { return bytes.Count(b, []byte{x}) }
-
-func reg(m *verbs.MR) verbs.SendWR {
-	return verbs.SendWR{Opcode: verbs.WRRegMR, MR: m, Access: access}
-}
-
-func inv(key verbs.Key) verbs.SendWR { return verbs.SendWR{Opcode: verbs.WRLocalInv, RKey: key} }
-
-// bump gives a fast region the next key.
-func bump(m *verbs.MR) { m.UpdateKey(verbs.IncRKey(m.RKey()).Variant()) }
+// changed is how many bytes are not b any more.
+func changed(m memory, b byte) int { return m.size() - m.count(b) }
 
 func opName(op verbs.WROpcode) string {
 	if op == verbs.WRRDMARead {

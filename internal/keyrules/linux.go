@@ -1,96 +1,239 @@
 package keyrules
 
-// Verdict is how Linux rdma_rxe did.
-type Verdict string
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
-// The verdicts.
-const (
-	Passes Verdict = "passes"
-	Status Verdict = "status wrong" // refused, as it must be, but the application is not told why
-	Fails  Verdict = "**fails**"
+	"github.com/roxie-rdma/roxie/verbs"
 )
 
-// measured is what one rule gave with Linux rdma_rxe.
-type measured struct {
-	got     string
-	verdict Verdict
-}
+// This file is Linux as the owner: two programs there that take commands (interop/keys/linux).
 
-const flushed = "Work Request Flushed Error, QP ERR"
+// Talk hands a line to a program and returns its answer.
+type Talk func(line string) (answer string, err error)
 
-// linux is what the same steps gave with rdma_rxe of Debian's kernel 6.12.117, in a virtual
-// machine, by a kernel module (F, X) and a user-space program (W), both ends rdma_rxe: printed by
-// runs, each repeated with the same result. W5 has the entry of its rule, for both types of windows.
-var linux = map[string]measured{
-	"F4.control":       {"success; changed A=16384 B=0", Passes},
-	"F4.write":         {"success; changed A=0 B=16384", Fails},
-	"F4.read":          {"success; read from A=0 B=16384", Fails},
-	"F4.write1":        {"success; changed A=0 B=64", Fails},
-	"F4.write.natural": {"remote access error; changed A=0 B=0", Fails},
-	"F4.read.natural":  {"remote access error; read from A=0 B=0", Fails},
-	"F5.newiova.write": {"success; changed A=0 B=16384", Fails},
-	"F5.newiova.read":  {"success; read from A=0 B=16384", Fails},
-	"F5.longer.write":  {"success; changed A=0 B=16384", Fails},
-	"F5.longer.read":   {"success; read from A=0 B=16384", Fails},
-	"F5.shorter.write": {"remote access error; changed A=0 B=0", Fails},
-	"F5.shorter.read":  {"remote access error; read from A=0 B=0", Fails},
-	"F1":               {"1000 of 1000 cycles right", Passes},
-	"F2":               {"20 of 20 cycles right", Passes},
-	"F3": {"old key: success, 16384 bytes; " +
-		"new key: remote access error, 0 bytes", Passes},
-	"F7.write": {"3 of 4700 rounds; " +
-		"120 of 120 with the responder held before its copy", Fails},
-	"F7.read": {"3 of 4700 rounds; " +
-		"100 of 100 with the responder held before its copy", Fails},
-
-	"X1":   {flushed + "; key works", Status},
-	"X2":   {"success, then success, QP RTS", Passes},
-	"X3":   {"WRITE success, READ success", Passes},
-	"X3b":  {"remote access error, 0 bytes", Passes},
-	"X4":   {"remote access error, 0 bytes", Passes},
-	"X5":   {flushed, Status},
-	"X6":   {"success; key is dead", Fails},
-	"X7":   {flushed + "; key works", Status},
-	"X8":   {flushed, Status},
-	"X8b":  {flushed, Status},
-	"X9":   {"REG_MR success; WRITE remote access error; LOCAL_INV success", Passes},
-	"X10a": {"sender success, receiver success with invalidate; key is dead", Passes},
-	"X10b": {"sender success, receiver remote invalid request error; " +
-		"receiver's QP ERR; key works", Status},
-	"X10c":      {"sender success, receiver success with invalidate; key is dead", Fails},
-	"X11.write": {"remote access error, 0 bytes", Passes},
-	"X11.read":  {"remote access error, 0 bytes", Passes},
-
-	"WRITE inside: works":                              {"success, 4096 bytes", Passes},
-	"READ inside: works":                               {"success, 4096 bytes", Passes},
-	"WRITE 64 bytes below, inside the region: refused": {"success, 64 bytes", Fails},
-	"WRITE 64 bytes above, inside the region: refused": {"success, 64 bytes", Fails},
-	"READ 64 bytes above, inside the region: refused":  {"success, 64 bytes", Fails},
-	"WRITE 4096 bytes across its end: refused":         {"success, 4096 bytes", Fails},
-	"READ the whole region through it: refused":        {"success, 65536 bytes", Fails},
-	"WRITE 64 bytes outside the region: refused":       {"remote access error, 0 bytes", Passes},
-	"W2":           {flushed, Status},
-	"W3":           {"WRITE remote access error, 0 bytes", Passes},
-	"W4 type 1":    {flushed, Status},
-	"W4 region":    {flushed, Status},
-	"W4 type 2":    {"success; WRITE remote access error, 0 bytes", Passes},
-	"W6":           {"READ success; WRITE remote access error, 0 bytes", Passes},
-	"W7 region":    {flushed, Status},
-	"W7 window":    {flushed, Status},
-	"W8":           {"success", Fails},
-	"W9":           {"WRITE success, 64 bytes; in the right place", Passes},
-	"WX local":     {"success; window is dead", Fails},
-	"WX local PD":  {"success; window is dead", Fails},
-	"WX remote":    {"sender success, receiver success; window is dead", Fails},
-	"WX remote PD": {"sender success, receiver success; window is dead", Fails},
-	"PD":           {"WRITE remote access error, 0 bytes", Passes},
-}
-
-// Linux is what the rule of an outcome gave with Linux rdma_rxe.
-func (o *Outcome) Linux() (got string, v Verdict) {
-	m, ok := linux[o.ID]
-	if !ok {
-		m = linux[o.Rule]
+// RunLinux tries all rules with Linux as the owner: regions moves its fast regions, which only the
+// kernel can, windows its memory windows, which only user space can. Its RDMA device and the
+// peer's reach each other. report, if not nil, hears of each outcome as it comes.
+func RunLinux(regions, windows Talk, peer *verbs.Context, report func(*Outcome)) (
+	out []Outcome, err error) {
+	for _, part := range []struct {
+		talk  Talk
+		rules []rule
+	}{
+		{regions, concat(heldRules(), patternRules(), streamRules(), oddRules())},
+		{windows, windowRules()},
+	} {
+		f := new(faults)
+		o, err := run(f, &there{f, part.talk}, peer, part.rules, report)
+		if out = append(out, o...); err != nil {
+			return out, err
+		}
 	}
-	return m.got, m.verdict
+	return out, nil
 }
+
+// there is a program in Linux.
+type there struct {
+	*faults
+	talk Talk
+}
+
+// ask runs a command, and returns the words of its answer, n at least.
+func (l *there) ask(n int, command string, args ...any) []string {
+	words := make([]string, n)
+	if l.err != nil {
+		return words
+	}
+	var line strings.Builder
+	line.WriteString(command)
+	for _, a := range args {
+		fmt.Fprintf(&line, " %v", a)
+	}
+	answer, err := l.talk(line.String())
+	if err != nil {
+		l.must(fmt.Errorf("%s: %w", line.String(), err))
+		return words
+	}
+	values, ok := strings.CutPrefix(answer, "=")
+	if got := strings.Fields(values); ok && len(got) >= n {
+		return got
+	}
+	l.must(fmt.Errorf("%s: Linux says %q", line.String(), answer))
+	return words
+}
+
+// numbers is ask for n numbers.
+func (l *there) numbers(n int, command string, args ...any) []uint64 {
+	out := make([]uint64, n)
+	for i, w := range l.ask(n, command, args...)[:n] {
+		if l.err == nil {
+			v, err := strconv.ParseInt(w, 10, 64)
+			if err != nil { // an address of the kernel's
+				out[i], err = strconv.ParseUint(w, 10, 64)
+				l.must(err)
+				continue
+			}
+			out[i] = uint64(v)
+		}
+	}
+	return out
+}
+
+func (l *there) visible() {}
+
+func (l *there) memory(pages int) memory {
+	v := l.numbers(2, "mem", pages)
+	return &thereMemory{l, v[0], v[1], pages * pageLen}
+}
+
+func (l *there) user(d domain) (memory, uint64, verbs.Key) {
+	v := l.numbers(3, "user", d)
+	return &thereMemory{l, v[0], v[1], 1 << 16}, v[1], verbs.Key(v[2])
+}
+
+func (l *there) fast(d domain, pages int) region {
+	v := l.numbers(2, "fast", d, pages)
+	return &thereRegion{l, v[0], verbs.Key(v[1]), 0}
+}
+
+func (l *there) window(d domain, t verbs.MWType) window {
+	v := l.numbers(2, "window", d, t)
+	return &thereWindow{l, v[0], verbs.Key(v[1])}
+}
+
+type thereQP struct {
+	*there
+	id uint64
+	at verbs.ConnInfo
+}
+
+func (l *there) qp(d domain) ownerQP {
+	q := &thereQP{there: l}
+	words := l.ask(4, "qp", d)
+	if l.err != nil {
+		return q
+	}
+	var err error
+	if q.id, err = strconv.ParseUint(words[0], 10, 16); err != nil {
+		l.must(err)
+	}
+	qpn, err := strconv.ParseUint(words[1], 10, 24)
+	l.must(err)
+	psn, err := strconv.ParseUint(words[2], 10, 24)
+	l.must(err)
+	gid, err := hex.DecodeString(words[3])
+	if l.must(err); len(gid) != len(q.at.GID) {
+		l.must(fmt.Errorf("GID %q", words[3]))
+		return q
+	}
+	q.at.QPN, q.at.PSN = verbs.QPN(qpn), verbs.PSN(psn)
+	copy(q.at.GID[:], gid)
+	return q
+}
+
+func (q *thereQP) info() verbs.ConnInfo { return q.at }
+
+func (q *thereQP) connect(peer verbs.ConnInfo) {
+	q.ask(0, "connect", q.id, uint32(peer.QPN), uint32(peer.PSN), hex.EncodeToString(peer.GID[:]))
+}
+
+func (q *thereQP) state() verbs.QPState {
+	// A QP goes to error behind the completion that says why.
+	time.Sleep(20 * time.Millisecond)
+	return verbs.QPState(q.numbers(1, "state", q.id)[0])
+}
+
+func (q *thereQP) send()                  { q.ask(0, "send", q.id) }
+func (q *thereQP) recv()                  { q.ask(0, "recv", q.id) }
+func (q *thereQP) invalidate(k verbs.Key) { q.ask(0, "inv", q.id, uint32(k)) }
+func (q *thereQP) close()                 { q.ask(0, "close", q.id) }
+
+func (q *thereQP) register(r region, a verbs.Access) {
+	q.ask(0, "reg", q.id, r.(*thereRegion).id, uint32(a))
+}
+
+func (q *thereQP) bind(b binding) {
+	w := b.w.(*thereWindow)
+	w.k = verbs.Key(q.numbers(1, "bind", q.id, w.id, b.to, b.off, b.n, uint32(b.access))[0])
+}
+
+// completed is the answer about a completion.
+func completed(status, flags uint64) completion {
+	if int64(status) < 0 {
+		return completion{status: noCompletion}
+	}
+	return completion{verbs.WCStatus(status), flags != 0}
+}
+
+func (q *thereQP) poll(patience time.Duration) completion {
+	v := q.numbers(2, "poll", q.id, patience.Milliseconds())
+	return completed(v[0], v[1])
+}
+
+// fillWord is how commands say what memory is filled with: 256 for nothing.
+func fillWord(fill int) int {
+	if fill < 0 {
+		return 256
+	}
+	return fill
+}
+
+func (q *thereQP) take(key verbs.Key, m memory, fill int) completion {
+	v := q.numbers(2, "take", q.id, uint32(key), m.(*thereMemory).id, fillWord(fill))
+	return completed(v[0], v[1])
+}
+
+func (l *there) held(q ownerQP, r region, m memory, read bool, access func()) (early bool) {
+	to, fill := 0, -1
+	if read {
+		to, fill = 1, reused
+	}
+	l.ask(0, "arm", r.(*thereRegion).id, to)
+	access()
+	v := l.numbers(2, "held", q.(*thereQP).id, uint32(r.key()), m.(*thereMemory).id, fillWord(fill))
+	return v[1] != 0
+}
+
+type thereMemory struct {
+	*there
+	id    uint64
+	at_   uint64
+	bytes int
+}
+
+func (m *thereMemory) fill(b byte)      { m.ask(0, "fill", m.id, b) }
+func (m *thereMemory) count(b byte) int { return int(m.numbers(1, "count", m.id, b)[0]) }
+func (m *thereMemory) at(off int) byte  { return byte(m.numbers(1, "at", m.id, off)[0]) }
+func (m *thereMemory) taken() int       { return int(m.numbers(1, "taken", m.id)[0]) }
+func (m *thereMemory) size() int        { return m.bytes }
+func (m *thereMemory) addr() uint64     { return m.at_ }
+func (m *thereMemory) close()           { m.ask(0, "free", m.id) }
+
+type thereRegion struct {
+	*there
+	id   uint64
+	k    verbs.Key
+	iova uint64
+}
+
+func (r *thereRegion) mapTo(m memory, iova uint64) {
+	r.iova = r.numbers(1, "map", r.id, m.(*thereMemory).id, iova)[0]
+}
+
+func (r *thereRegion) bump()          { r.k = verbs.Key(r.numbers(1, "bump", r.id)[0]) }
+func (r *thereRegion) key() verbs.Key { return r.k }
+func (r *thereRegion) addr() uint64   { return r.iova }
+func (r *thereRegion) close()         { r.ask(0, "dereg", r.id) }
+
+type thereWindow struct {
+	*there
+	id uint64
+	k  verbs.Key
+}
+
+func (w *thereWindow) key() verbs.Key { return w.k }
+func (w *thereWindow) close()         { w.ask(0, "dealloc", w.id) }

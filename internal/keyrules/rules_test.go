@@ -1,6 +1,7 @@
 package keyrules
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -50,7 +51,7 @@ func TestRules(t *testing.T) {
 		if !o.Pass {
 			t.Errorf("%s: %s: %s", o.ID, o.Rule, o.Got)
 		}
-		if got, _ := o.Linux(); got == "" {
+		if Linux().find(o.ID, o.Rule).Got == "" {
 			t.Errorf("%s: %s: nothing known of Linux", o.ID, o.Rule)
 		}
 	}
@@ -78,8 +79,40 @@ func TestRules(t *testing.T) {
 		t.Errorf("the table of %s is another one: go test ./internal/keyrules -update", doc)
 	}
 	var text strings.Builder
-	want = fmt.Sprintf("%d of %[1]d rules hold here; of Linux rdma_rxe 6.12: 23, and 11", len(rules))
-	if err := Write(&text, out); err != nil || !strings.Contains(text.String(), want) {
+	want = fmt.Sprintf("%d of %[1]d rules hold here; of Linux rdma_rxe %s: ", len(rules),
+		Linux().Kernel)
+	if err := Write(&text, out, Linux()); err != nil || !strings.Contains(text.String(), want) {
 		t.Errorf("%v, no %q", err, want)
+	}
+}
+
+// TestRecord: what was recorded of Linux is of these rules and no others, and an outcome that is
+// judged otherwise differs from it.
+func TestRecord(t *testing.T) {
+	linux := Linux()
+	if len(linux.Rules) != len(rules) {
+		t.Errorf("%d rules were tried on Linux, there are %d", len(linux.Rules), len(rules))
+	}
+	b, err := linux.JSON()
+	if err != nil || !bytes.Equal(b, recorded) {
+		t.Errorf("linux.json is not as it would be written: %v", err)
+	}
+	verdicts := make(map[Verdict]int)
+	for _, m := range linux.Rules {
+		verdicts[m.Verdict]++
+	}
+	if len(verdicts) != 3 {
+		t.Errorf("verdicts %v", verdicts)
+	}
+	for i, m := range linux.Rules {
+		out := []Outcome{{ID: m.ID, Rule: m.Rule, Got: m.Got, Pass: m.Verdict == Passes,
+			Refused: m.Verdict == Status}}
+		if d := linux.Differs(out); len(d) != 0 {
+			t.Errorf("%v", d)
+		}
+		out[0].Pass = !out[0].Pass
+		if d := linux.Differs(out); len(d) != 1 && rules[i].id == m.ID {
+			t.Errorf("%s: another verdict is not noticed", m.ID)
+		}
 	}
 }

@@ -8,45 +8,41 @@ import (
 
 // Markdown is the table of docs/keys.md.
 func Markdown(out []Outcome) string {
+	linux := Linux()
 	var b strings.Builder
-	b.WriteString("| | rule | Linux rdma_rxe 6.12 | | roxie | |\n|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&b, "| | rule | Linux rdma_rxe %s | | roxie | |\n|---|---|---|---|---|---|\n",
+		linux.Kernel)
 	for i := range out {
 		o := &out[i]
-		got, v := o.Linux()
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", o.ID, o.Rule, got, v, o.Got, o.verdict())
+		m := linux.find(o.ID, o.Rule)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", o.ID, o.Rule, m.Got, m.Verdict, o.Got,
+			o.Verdict())
 	}
 	return b.String()
 }
 
-func (o *Outcome) verdict() Verdict {
-	if o.Pass {
-		return Passes
-	}
-	return Fails
-}
-
-// Write prints the outcomes for people, and how many rules hold here and there.
-func Write(w io.Writer, out []Outcome) error {
+// Write prints the outcomes for people, beside Linux's, and how many rules hold here and there.
+func Write(w io.Writer, out []Outcome, linux *Record) error {
 	var b strings.Builder
 	var ours, theirs, status int
 	for i := range out {
 		o := &out[i]
-		got, v := o.Linux()
+		m := linux.find(o.ID, o.Rule)
 		fmt.Fprintf(&b, "%s: %s\n", o.ID, o.Rule)
-		fmt.Fprintf(&b, "    roxie  %-12s %s\n", plain(o.verdict()), o.Got)
-		fmt.Fprintf(&b, "    Linux  %-12s %s\n", plain(v), got)
+		fmt.Fprintf(&b, "    roxie  %-12s %s\n", plain(o.Verdict()), o.Got)
+		fmt.Fprintf(&b, "    Linux  %-12s %s\n", plain(m.Verdict), m.Got)
 		if o.Pass {
 			ours++
 		}
-		switch v {
+		switch m.Verdict {
 		case Passes:
 			theirs++
 		case Status:
 			status++
 		}
 	}
-	fmt.Fprintf(&b, "\n%d of %d rules hold here; of Linux rdma_rxe 6.12: %d, and %d with the wrong "+
-		"status\n", ours, len(out), theirs, status)
+	fmt.Fprintf(&b, "\n%d of %d rules hold here; of Linux rdma_rxe %s: %d, and %d with the wrong "+
+		"status\n", ours, len(out), linux.Kernel, theirs, status)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -62,7 +62,8 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 	return nil
 }
 
-// headers unpacks the headers of the guest's kernel, unless they are there, and returns where they are.
+// headers unpacks the headers of the guest's kernel, unless they are there, and returns
+// where they are.
 func headers(ctx context.Context, img *qemu.Image) (string, error) {
 	cache, err := qemu.CacheDir()
 	if err != nil {

@@ -1,7 +1,7 @@
 // Command keys tries the rules of registered memory (internal/keyrules) on Linux: the owner of the
-// memory is the kernel's rdma_rxe in a guest, the peer that reaches for it is roxie, on the other end
-// of the guest's interface. The same steps run with roxie as the owner, and both results are printed
-// side by side.
+// memory is the kernel's rdma_rxe in a guest, the peer that reaches for it is roxie, on the other
+// end of the guest's interface. The same steps run with roxie as the owner, and both results are
+// printed side by side.
 //
 // User space has no way to register fast memory, so that a kernel module of our own does it there
 // (linux/module, compiled here with the headers of the guest's kernel); windows are moved by a
