@@ -46,6 +46,7 @@ func scenarios() []*scenario {
 	all = append(all, netemScenarios()...)
 	all = append(all, rnrScenarios()...)
 	all = append(all, cmScenarios()...)
+	all = append(all, srpScenarios()...)
 	all = append(all, rejectScenarios()...)
 	return append(all, deathScenarios()...)
 }
