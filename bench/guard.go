@@ -43,7 +43,7 @@ const (
 	engineBound = 0.5
 	wireBound   = 0.4
 
-	guardRounds = 30 // stretches of each engine case, first time
+	guardRounds = 30 // stretches of each engine case, first time; then twice as many
 	guardAgain  = 5  // how often what is below its bound is measured again
 	guardPause  = 500 * time.Millisecond
 	wireRounds  = 3
@@ -115,8 +115,9 @@ func measurePairs(ctx context.Context, pairs []*guardPair, rounds int) error {
 }
 
 // guardEngine measures the engine's ratios; those below their bounds again, a few times.
-func guardEngine(ctx context.Context, g *Guard, pairs []*guardPair, reference *Guard) error {
-	if err := measurePairs(ctx, pairs, guardRounds); err != nil {
+func guardEngine(ctx context.Context, g *Guard, pairs []*guardPair, reference *Guard,
+	rounds, again int) error {
+	if err := measurePairs(ctx, pairs, rounds); err != nil {
 		return err
 	}
 	for try := 0; ; try++ {
@@ -127,11 +128,11 @@ func guardEngine(ctx context.Context, g *Guard, pairs []*guardPair, reference *G
 				low = append(low, p)
 			}
 		}
-		if len(low) == 0 || try == guardAgain {
+		if len(low) == 0 || try == again {
 			return nil
 		}
 		time.Sleep(guardPause)
-		if err := measurePairs(ctx, low, 2*guardRounds); err != nil {
+		if err := measurePairs(ctx, low, 2*rounds); err != nil {
 			return err
 		}
 	}
@@ -222,7 +223,7 @@ func GuardRun(ctx context.Context, o Options) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := guardEngine(ctx, g, pairs, reference); err != nil {
+	if err := guardEngine(ctx, g, pairs, reference, guardRounds, guardAgain); err != nil {
 		return nil, err
 	}
 	return g, m.guardWire(ctx, g, reference)

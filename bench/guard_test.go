@@ -26,6 +26,7 @@ func spin(n int) {
 // TestGuardFindsSlowness makes the engine slow on purpose, inside it, between a responder's key check
 // and its copy, and wants the guard to say so; and to be content without.
 func TestGuardFindsSlowness(t *testing.T) {
+	const rounds = 6
 	all, err := enginePairs()
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +38,7 @@ func TestGuardFindsSlowness(t *testing.T) {
 		}
 	}
 	ctx := context.Background()
-	if err := measurePairs(ctx, pairs, guardRounds); err != nil {
+	if err := measurePairs(ctx, pairs, rounds); err != nil {
 		t.Fatal(err)
 	}
 	reference := &Guard{Ratios: map[string]float64{}}
@@ -49,7 +50,7 @@ func TestGuardFindsSlowness(t *testing.T) {
 		for _, p := range pairs {
 			p.of.message, p.per.message = 0, 0
 		}
-		if err := guardEngine(ctx, g, pairs, reference); err != nil {
+		if err := guardEngine(ctx, g, pairs, reference, rounds, 2); err != nil {
 			t.Fatal(err)
 		}
 		return g

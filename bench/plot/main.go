@@ -6,6 +6,8 @@
 //	qps.svg       number of QPs × cost per packet
 //	loss.svg      loss × goodput, simulated
 //
+// With -doc, it puts the run's text and the pictures into a Markdown file, between the marks there.
+//
 // It is a program of its own so that roxie does not carry a plotting library and its fonts.
 package main
 
@@ -13,6 +15,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -22,14 +25,21 @@ import (
 func main() {
 	in := flag.String("json", "build/bench/bench.json", "report of roxie bench --full")
 	out := flag.String("o", "build/bench", "folder to write to")
+	doc := flag.String("doc", "", "Markdown file to bring up to date, with -text")
+	text := flag.String("text", "build/bench/bench.txt", "what roxie bench --full printed")
 	flag.Parse()
-	if err := run(*in, *out); err != nil {
+	err := run(*in, *out, os.Stdout)
+	if err == nil && *doc != "" {
+		err = document(*doc, *text, *in, *out)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "plot:", err)
 		os.Exit(1)
 	}
 }
 
-func run(in, out string) error {
+// run draws the report in and names what it has written below out.
+func run(in, out string, names io.Writer) error {
 	text, err := os.ReadFile(in)
 	if err != nil {
 		return err
@@ -49,7 +59,9 @@ func run(in, out string) error {
 		if err := f.write(name); err != nil {
 			return fmt.Errorf("draw %s: %w", name, err)
 		}
-		fmt.Println(name)
+		if _, err := fmt.Fprintln(names, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }

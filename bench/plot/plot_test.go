@@ -63,7 +63,7 @@ func TestPlots(t *testing.T) {
 	if err := os.WriteFile(in, text, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(in, filepath.Join(dir, "out")); err != nil {
+	if err := run(in, filepath.Join(dir, "out"), io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for name, wants := range map[string][]string{
@@ -90,14 +90,50 @@ func TestPartialReport(t *testing.T) {
 		0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(in, dir); err != nil {
+	if err := run(in, dir, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.svg"))
 	if err != nil || len(files) != 1 || filepath.Base(files[0]) != "loss.svg" {
 		t.Errorf("%v, %v", files, err)
 	}
-	if err := run(filepath.Join(dir, "none.json"), dir); err == nil {
+	if err := run(filepath.Join(dir, "none.json"), dir, io.Discard); err == nil {
 		t.Error("a report that is not there was drawn")
+	}
+}
+
+func TestDocument(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	text, err := json.Marshal(sample())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"r.json": string(text), "r.txt": "the tables\n",
+		"doc.md": "Before\n" + beginMark + "old\n" + endMark + "After\n", "bare.md": "nothing\n"} {
+		if err := os.WriteFile(at(name), []byte(content), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // doing it again changes nothing
+		if err := document(at("doc.md"), at("r.txt"), at("r.json"), at("pictures")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(at("doc.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"Before\n" + beginMark, "```\nthe tables\n```\n", "](pictures/loss.svg)",
+			endMark + "After\n"} {
+			if strings.Count(string(got), want) != 1 {
+				t.Errorf("%q is not there once in\n%s", want, got)
+			}
+		}
+		if strings.Contains(string(got), "old") {
+			t.Errorf("old results are left in\n%s", got)
+		}
+	}
+	if err := document(at("bare.md"), at("r.txt"), at("r.json"), dir); err == nil {
+		t.Error("a document without marks was taken")
 	}
 }
