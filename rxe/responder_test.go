@@ -61,6 +61,24 @@ func TestAckCoalescing(t *testing.T) {
 	wantAck(t, p.inject(ks...), firstPSN.Add(4), 5)
 }
 
+// TestC9_148ReadMSN: the MSN counts a READ when it is accepted, so that the first packet of its answer, and the ACK of
+// what is executed meanwhile, know of it.
+func TestC9_148ReadMSN(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{})
+	w := p.write(firstPSN.Add(3), 0, 8)
+	w.ackReq = true
+	p.receive(p.read(firstPSN, 0, 600))
+	first := one(t, p.transmit(1))
+	p.receive(w)
+	rest := p.run()
+	if first.op != wire.RCReadRespFirst || first.msn != 1 {
+		t.Errorf("first answer: %v", first)
+	}
+	if len(rest) != 3 || rest[1].op != wire.RCReadRespLast || rest[1].msn != 2 || rest[2].op != wire.RCAck || rest[2].msn != 2 {
+		t.Errorf("then %v", rest)
+	}
+}
+
 // TestRefusals: every wrong request gets the NAK the rules name, ends the QP, touches no memory
 // and leaves its reason in the counters.
 func TestRefusals(t *testing.T) {

@@ -149,17 +149,46 @@ func serviceDatagram(t *testing.T, ca, cb *Context, ipv6 bool, typ QPType) {
 	b.must(b.qp.Destroy())
 }
 
-// TestPathMTUs: every path MTU on real frames, messages of critical lengths.
+// TestPathMTUs: every path MTU on real frames of connections of both kinds, over both families and with a VLAN
+// tag, and datagrams as long as it, messages of critical lengths.
 func TestPathMTUs(t *testing.T) {
 	onWires(t, func(t *testing.T, w wireKind) {
-		ca, cb := w.open(t, Config{}, Config{})
-		for _, m := range []int{256, 512, 1024, 2048, 4096} {
-			a, b := newEnd(t, ca, endConfig{}), newEnd(t, cb, endConfig{})
-			connectBy(t, a, b, ConnOptions{PathMTU: m}, m%1024 == 0)
-			for _, n := range []int{m - 1, m, m + 1, 3*m + 5} {
-				testSend(t, a, b, n)
-				testWrite(t, a, b, n)
-				testRead(t, a, b, n)
+		for _, vlan := range []int{0, 5} {
+			ca, cb := w.open(t, Config{VLAN: vlan}, Config{VLAN: vlan})
+			for i, m := range []int{256, 512, 1024, 2048, 4096} {
+				for _, ipv6 := range []bool{false, true} {
+					if raceEnabled && ipv6 == (i%2 == 0) {
+						continue // slow
+					}
+					for _, typ := range []QPType{RC, UC} {
+						a, b := newEnd(t, ca, endConfig{typ: typ}), newEnd(t, cb, endConfig{typ: typ})
+						connectBy(t, a, b, ConnOptions{PathMTU: m}, ipv6)
+						for _, n := range []int{m - 1, m, m + 1, 3*m + 5} {
+							testSend(t, a, b, n)
+							if typ == RC {
+								testWrite(t, a, b, n)
+								testRead(t, a, b, n)
+							}
+						}
+						a.must(a.qp.Destroy())
+						b.must(b.qp.Destroy())
+					}
+				}
+			}
+			a, b := newEnd(t, ca, endConfig{typ: UD}), newEnd(t, cb, endConfig{typ: UD})
+			a.startUD(1)
+			b.startUD(1)
+			for _, ipv6 := range []bool{false, true} {
+				ah := a.ahTo(cb, ipv6)
+				for _, n := range []int{255, 256, 257, 1024, 2047, 2049, 4095, 4096} {
+					fill(a.mr.Bytes(), byte(n))
+					b.recv(1, b.mr.SGE(0, GRHBytes+n))
+					a.send(SendWR{Opcode: WRSend, SGList: []SGE{a.mr.SGE(0, n)}, AH: ah, RemoteQPN: b.qp.Num(), RemoteQKey: testQKey})
+					a.done(WCSuccess)
+					if c := b.done(WCSuccess); int(c.ByteLen) != GRHBytes+n || !bytes.Equal(a.mr.Bytes()[:n], b.mr.Bytes()[GRHBytes:][:n]) {
+						t.Errorf("datagram of %d: %+v, or other bytes", n, c)
+					}
+				}
 			}
 		}
 	})
