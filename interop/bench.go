@@ -106,7 +106,7 @@ func bench(ctx context.Context, g *qemu.Guest, out io.Writer, jsonFile string) e
 		Tests: benches()}
 	for round := range benchRounds {
 		fmt.Fprintf(out, "round %d of %d\n", round+1, benchRounds)
-		if err := rep.round(ctx, r); err != nil {
+		if err := rep.round(ctx, r, out); err != nil {
 			return err
 		}
 	}
@@ -153,23 +153,26 @@ func (r *rig) pushRoxie(ctx context.Context) error {
 
 // round runs each test once with both. An rxe device would answer what is roxie's, so that it is
 // there only in its turn.
-func (rep *BenchReport) round(ctx context.Context, r *rig) error {
+func (rep *BenchReport) round(ctx context.Context, r *rig, out io.Writer) error {
 	for _, b := range rep.Tests {
 		v, err := b.run(ctx, r, []string{benchRoxie, "perf", b.Test}, benchLinkA, benchLinkB, "0")
 		if err != nil {
 			return fmt.Errorf("roxie: %w", err)
 		}
 		b.Roxie = append(b.Roxie, v)
+		fmt.Fprintf(out, "  roxie %s, %d bytes, path MTU %d: %.1f %s\n", b.Test, b.Size, b.PMTU, v, b.Unit)
 	}
 	if _, err := r.run(ctx, benchRxeUp); err != nil {
 		return err
 	}
 	for _, b := range rep.Tests {
-		v, err := b.run(ctx, r, []string{"ib_" + b.Test}, benchRDMAA, benchRDMAB, "0")
+		// GID 0 of an rxe device is link-local.
+		v, err := b.run(ctx, r, []string{"ib_" + b.Test}, benchRDMAA, benchRDMAB, "1")
 		if err != nil {
 			return fmt.Errorf("rxe: %w", err)
 		}
 		b.Rxe = append(b.Rxe, v)
+		fmt.Fprintf(out, "  rxe %s, %d bytes, path MTU %d: %.1f %s\n", b.Test, b.Size, b.PMTU, v, b.Unit)
 	}
 	_, err := r.run(ctx, benchRxeDown)
 	return err

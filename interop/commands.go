@@ -55,7 +55,7 @@ func (c *Cell) pingpongCommands(roxie string) (theirs, ours []string) {
 	if c.QPs == 1 {
 		ours = append(ours, "-c")
 	}
-	if c.Option == "" && (c.Transport == "RC" || c.Size > c.PMTU) {
+	if c.Option != "events" && (c.Transport == "RC" || c.Size > c.PMTU) {
 		ours = append(ours, "-e") // the guest polls, and has 67 ms for each answer: leave it the processors
 	}
 	return theirs, ours

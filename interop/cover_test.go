@@ -60,6 +60,24 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// TestDistinct: a run that is resumed knows cells by what they are.
+func TestDistinct(t *testing.T) {
+	seen := make(map[Cell]bool)
+	for _, f := range []flags{{}, {full: true}} {
+		clear(seen)
+		cells, err := f.cells()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cells {
+			if seen[c.Cell] {
+				t.Errorf("twice: %v", c.Cell)
+			}
+			seen[c.Cell] = true
+		}
+	}
+}
+
 // TestFull: each combination of the six inner dimensions is in one cell or more, every three values
 // are in some cell, and no cell is there twice.
 func TestFull(t *testing.T) {

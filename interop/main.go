@@ -26,6 +26,10 @@ type flags struct {
 	list     bool
 	shell    bool
 	bench    bool
+	resume   bool
+	again    bool
+	limit    time.Duration
+	document string
 }
 
 func main() {
@@ -35,7 +39,11 @@ func main() {
 	flag.StringVar(&f.json, "json", "", "write the table as JSON to this `file`")
 	flag.StringVar(&f.only, "only", "", "run only cells whose description matches this `regexp`")
 	flag.StringVar(&f.captures, "captures", "", "keep the captures in this `directory`")
-	flag.BoolVar(&f.full, "full", false, "run the whole cross product instead of a pairwise cover")
+	flag.BoolVar(&f.full, "full", false, "run the cross product instead of a pairwise cover")
+	flag.BoolVar(&f.resume, "resume", false, "keep what -json has already, and write it after each cell")
+	flag.BoolVar(&f.again, "again", false, "with -resume, run again what failed")
+	flag.DurationVar(&f.limit, "for", 0, "begin no cell after this `time`; 0: go on")
+	flag.StringVar(&f.document, "doc", "", "write what -json has as this Markdown `file`, and run nothing")
 	flag.BoolVar(&f.list, "list", false, "print the cells and do nothing else")
 	flag.BoolVar(&f.shell, "shell", false, "boot the guest and run what standard input says")
 	flag.BoolVar(&f.bench, "bench", false, "measure roxie and rxe inside the guest instead")
@@ -82,6 +90,19 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if len(cells) == 0 {
 		return errors.New("no cell matches; -list prints them")
 	}
+	if f.document != "" {
+		return writeDocument(f.document, f.json)
+	}
+	var rep Report
+	if f.resume {
+		if cells, err = rep.resume(f.json, cells, f.again); err != nil {
+			return err
+		}
+		if len(cells) == 0 {
+			fmt.Println("all cells have run; remove", f.json, "to run them anew")
+			return nil
+		}
+	}
 	if os.Getuid() != 0 {
 		return errors.New("a guest needs root")
 	}
@@ -118,29 +139,43 @@ func (f *flags) run(ctx context.Context) (err error) {
 	if err := r.warmUp(ctx); err != nil {
 		return err
 	}
-	return f.report(ctx, r, cells, start)
+	return f.report(ctx, r, cells, start, &rep)
 }
 
 // report runs the cells and reports.
-func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start time.Time) error {
-	rep := Report{Boot: r.g.Booted.Seconds(), Kernel: r.g.Image.Release, Versions: r.g.Image.Versions}
-	p := &printer{out: os.Stdout, of: len(cells)}
+func (f *flags) report(ctx context.Context, r *rig, cells []*scenario, start time.Time,
+	rep *Report) (err error) {
+	rep.Boot, rep.Kernel, rep.Versions = r.g.Booted.Seconds(), r.g.Image.Release, r.g.Image.Versions
+	before, left := rep.Seconds, len(cells)
+	p := &printer{out: os.Stdout}
 	p.head()
+	if f.limit > 0 {
+		deadline := start.Add(f.limit)
+		r.enough = func() bool { return time.Now().After(deadline) }
+	}
 	runAll(ctx, r, cells, f.captures != "", func(s *scenario, o *Outcome) {
 		p.row(o)
+		left--
 		if s.matrix {
 			rep.Cells = append(rep.Cells, *o)
 		} else {
 			rep.Scenarios = append(rep.Scenarios, *o)
 		}
-	})
-	rep.finish(os.Stdout, time.Since(start))
-	if f.json != "" {
-		if err := rep.writeJSON(f.json); err != nil {
-			return err
+		if f.resume && err == nil {
+			rep.Seconds = before + time.Since(start).Seconds()
+			err = rep.writeJSON(f.json)
 		}
+	})
+	rep.finish(os.Stdout, before+time.Since(start).Seconds())
+	if left > 0 {
+		fmt.Printf("%d are left\n", left)
+	}
+	if f.json != "" {
+		err = errors.Join(err, rep.writeJSON(f.json))
 	}
 	switch {
+	case err != nil:
+		return err
 	case ctx.Err() != nil:
 		return errors.New("interrupted")
 	case rep.Failed > 0:
@@ -171,7 +206,7 @@ func runAll(ctx context.Context, r *rig, cells []*scenario, keep bool, done func
 	defer close(jobs)
 	one := make(chan struct{}, 1) // one at a time: the guest needs the other processor
 	for _, s := range cells {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || r.enough != nil && r.enough() {
 			return
 		}
 		j := &job{scenario: s, Outcome: Outcome{Cell: s.Cell}, looked: make(chan struct{})}

@@ -2,13 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // Outcome is a cell and how it went.
@@ -37,7 +38,6 @@ type Report struct {
 type printer struct {
 	out io.Writer
 	n   int
-	of  int
 }
 
 const rowFormat = "%4s  %-16s %-6s %-2s %5s %-4s %8s %3s %5s %-7s %-12s %-4s %6s %7s %5s %s\n"
@@ -77,8 +77,8 @@ func (r *Report) all(yield func(*Outcome) bool) {
 }
 
 // finish fills in what is known at the end only, and prints it.
-func (r *Report) finish(w io.Writer, took time.Duration) {
-	r.Seconds = took.Seconds()
+func (r *Report) finish(w io.Writer, seconds float64) {
+	r.Seconds, r.Failed = seconds, 0
 	var slowest *Outcome
 	n, drops := 0, 0
 	for o := range r.all {
@@ -109,6 +109,39 @@ func (r *Report) finish(w io.Writer, took time.Duration) {
 		}
 	}
 	_ = tw.Flush()
+}
+
+// resume reads what an earlier run wrote, if any, and returns the cells that are not in it. again:
+// those that failed count as not there.
+func (r *Report) resume(name string, cells []*scenario, again bool) (left []*scenario, err error) {
+	if name == "" {
+		return nil, errors.New("-resume needs -json")
+	}
+	b, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return cells, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if again {
+		failed := func(o Outcome) bool { return !o.OK }
+		r.Cells = slices.DeleteFunc(r.Cells, failed)
+		r.Scenarios = slices.DeleteFunc(r.Scenarios, failed)
+	}
+	done := make(map[Cell]bool)
+	for o := range r.all {
+		done[o.Cell] = true
+	}
+	for _, s := range cells {
+		if !done[s.Cell] {
+			left = append(left, s)
+		}
+	}
+	return left, nil
 }
 
 func (r *Report) writeJSON(name string) error {

@@ -23,6 +23,8 @@ type rig struct {
 	dir   string // for captures
 	mtu   int    // link MTU now
 	n     int    // cells so far
+	// enough says that no more cells shall begin; nil: never
+	enough func() bool
 }
 
 // cellTimeout is how long a cell may take in all.
