@@ -20,6 +20,9 @@ func (q *QP) complete(p *wire.Packet) {
 		if p.Info.Flags&wire.FlagAck != 0 && p.PSN.Next() == r.una && p.AETH().Syndrome().Kind() == wire.KindACK {
 			q.credit(p.AETH()) // the last ACK again, sent for its credits
 		}
+		if mutant.CompReadAgain {
+			q.placeAgain(p)
+		}
 		q.drop(ReasonStaleAck) // of an earlier flight, or of nothing
 		return
 	}
@@ -139,7 +142,7 @@ func (q *QP) nakRNR(x PSN, code uint8) {
 		q.impliedNAK()
 		return
 	}
-	if q.attr.RNRRetry != 7 {
+	if q.attr.RNRRetry != 7 || mutant.CompRNRCounted {
 		if r.rnrRetries == 0 {
 			q.shard.C.RetryRNRExceededErr++
 			q.failOldest(WCRNRRetryExcErr, ReasonRNRNAK)
@@ -545,7 +548,8 @@ func (q *QP) flush() {
 			break
 		}
 		e := r.entry(r.tail)
-		if e.state == entryGrace && !q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
+		if e.state == entryGrace && !mutant.GraceFlush &&
+			!q.dev.grace.Passed(e.epoch) && !q.shard.waitGrace(q, e.epoch) {
 			return
 		}
 		st, why := r.verdict(e)

@@ -123,13 +123,18 @@ func (c *CQ) wants(e *CQE, solicited bool) bool {
 	case cqArmed:
 		return true
 	case cqArmedSolicited:
-		return solicited || e.Status != WCSuccess
+		return solicited || mutant.CQUnsolicited || e.Status != WCSuccess && !mutant.CQErrorQuiet
 	}
 	return false
 }
 
 // fire disarms the queue. Of several shards that want to, one makes the event.
-func (c *CQ) fire() bool { return c.armed.Swap(cqIdle) != cqIdle }
+func (c *CQ) fire() bool {
+	if mutant.CQStaysArmed {
+		return true
+	}
+	return c.armed.Swap(cqIdle) != cqIdle
+}
 
 // Poll moves up to len(out) completions to out and returns how many. One caller at a time.
 func (c *CQ) Poll(out []CQE) int {

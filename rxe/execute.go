@@ -93,7 +93,7 @@ func (q *QP) executeSend(p *wire.Packet) verdict {
 // are of the SRQ's protection domain, which need not be the QP's.
 func (q *QP) scatterRecv(off uint64, src []byte, last bool) mr.Fault {
 	pd := q.pd
-	if q.srq != nil {
+	if q.srq != nil && !mutant.SRQDomain {
 		pd = q.srq.PD
 	}
 	return q.scatter(pd, q.resp.sges[:q.resp.recv.nsge], off, src, last)
@@ -112,6 +112,9 @@ func (q *QP) executeWrite(p *wire.Packet) verdict {
 		return accepted // the key of an empty WRITE is not looked at (IBTA C9-88)
 	}
 	v, f := q.shard.check(r.rkey, q.pd, q.qpn, mr.RemoteWrite, r.va, r.resid)
+	if mutant.RespViewKept {
+		v, f = q.keepView(p, v, f)
+	}
 	if f != mr.FaultNone {
 		return remoteAccess(f)
 	}
@@ -252,6 +255,9 @@ func (q *QP) atomicWrite(p *wire.Packet) mr.Fault {
 // memory once made, so that global visibility needs nothing more; persistence is a right that only
 // regions get whose memory keeps what is stored.
 func (q *QP) flushMemory(p *wire.Packet) mr.Fault {
+	if mutant.RespFlushKey {
+		return mr.FaultNone
+	}
 	h, fe := p.RETH(), p.FETH()
 	need := flushAccess(fe.Placement())
 	key := mr.Key(h.RKey())

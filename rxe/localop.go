@@ -71,7 +71,7 @@ func (q *QP) bindMW(e *sendEntry) (grace bool, f mr.Fault) {
 	num := uint32(e.swap)
 	if e.flush&bindType1 != 0 {
 		old, f := q.dev.keys.Bind1(num, &b, q.pd)
-		return old != nil, f
+		return old != nil && !mutant.GraceBind, f
 	}
 	return false, q.dev.keys.Bind2(num, &b, q.pd, uint32(q.qpn))
 }

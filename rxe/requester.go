@@ -162,7 +162,7 @@ func (q *QP) nextToSend() *sendEntry {
 	r := &q.req
 	for !r.rnrWait && (q.state == StateRTS || q.state == StateSQD) {
 		if r.cur == r.head {
-			if r.halted || q.state == StateSQD || !q.take() {
+			if r.halted || q.state == StateSQD && !mutant.ReqSQDStarts || !q.take() {
 				return nil
 			}
 		}
@@ -179,7 +179,7 @@ func (q *QP) nextToSend() *sendEntry {
 				return nil
 			}
 		case e.state == entryNew:
-			if q.state == StateSQD || !q.mayStart(e) {
+			if q.state == StateSQD && !mutant.ReqSQDStarts || !q.mayStart(e) {
 				return nil
 			}
 			q.startMessage(e)
@@ -222,7 +222,7 @@ func (q *QP) mayStart(e *sendEntry) bool {
 			return false
 		}
 	}
-	if r.limited && e.consumesCredit() && int32((r.ssn+1-r.limit)<<8) > 0 && r.una != r.nxt {
+	if r.limited && !mutant.ReqCreditIgnore && e.consumesCredit() && int32((r.ssn+1-r.limit)<<8) > 0 && r.una != r.nxt {
 		return false // out of credits; one message may still go when nothing is outstanding
 	}
 	return q.mayContinue()
@@ -279,7 +279,7 @@ func (q *QP) readSlice(e *sendEntry) uint32 {
 
 // asks notes that a request of e goes out.
 func (r *requester) asks(e *sendEntry) {
-	if r.psn.Diff(r.sent) < 0 {
+	if r.psn.Diff(r.sent) < 0 && !mutant.ReqReadsLeak {
 		return // again
 	}
 	if e.asked++; e.asked == 2 {
@@ -330,7 +330,11 @@ func (q *QP) mayContinue() bool {
 		return true
 	}
 	n := uint32(q.req.psn.Diff(q.req.una))
-	return n < q.req.cwnd && q.withinBudget(n)
+	limit := q.req.cwnd
+	if mutant.ReqWindowOver {
+		limit *= 2
+	}
+	return n < limit && q.withinBudget(n)
 }
 
 // startMessage gives e its PSNs.
@@ -362,7 +366,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	}
 	bth := (*wire.BTH)(hdr)
 	bth.SetPSN(r.psn)
-	bth.SetSolicited(last && e.solicits())
+	bth.SetSolicited(last && e.solicits() && (k == 0 || !mutant.ReqSolicited))
 	r.unasked++
 	if last && !mutant.ReqNoAckReq || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
 		bth.SetAckReq(true)
@@ -402,6 +406,9 @@ func (q *QP) advance(e *sendEntry, next PSN, payload int) {
 	r.psn = next
 	if next.Diff(e.last) > 0 {
 		r.cur++
+		if mutant.ReqSlotEarly {
+			q.SQ.cons.Store(r.cur)
+		}
 	}
 	q.Stats.SentPkts++
 	q.Stats.SentBytes += uint64(payload)
@@ -682,7 +689,7 @@ func (q *QP) expire(now Time) {
 	}
 	q.shard.C.Timeouts++
 	q.Stats.Timeouts++
-	if r.retries == 0 {
+	if r.retries == 0 && !mutant.ReqNeverEnds {
 		q.shard.C.RetryExceededErr++
 		q.failOldest(WCRetryExcErr, ReasonTimeout)
 		return

@@ -221,7 +221,7 @@ func (q *QP) checkEnabled(p *wire.Packet) verdict {
 	case f&wire.FlagFlush != 0:
 		return q.checkFlush(p)
 	}
-	if q.attr.AccessFlags&need != need {
+	if q.attr.AccessFlags&need != need && !mutant.RespEnabled {
 		return invalidRequest(ReasonOpDisabled)
 	}
 	return accepted
@@ -321,7 +321,7 @@ func (q *QP) takeRecv() verdict {
 	}
 	at := src.cons.Load()
 	if src.posted(at) == 0 {
-		return verdict{reason: ReasonNoRecvWQE, syn: wire.RNRSyndrome(q.attr.MinRNRTimer)}
+		return verdict{reason: ReasonNoRecvWQE, syn: q.rnrSyndrome()}
 	}
 	decodeRecv(src.slot(at), &r.recv, r.sges)
 	r.got = 0
@@ -333,6 +333,14 @@ func (q *QP) takeRecv() verdict {
 		return remoteOp(ReasonBadWQE, WCLocQPOpErr)
 	}
 	return accepted
+}
+
+// rnrSyndrome asks the peer to wait.
+func (q *QP) rnrSyndrome() wire.Syndrome {
+	if mutant.RespRNRTimer {
+		return wire.RNRSyndrome(q.attr.MinRNRTimer + 1)
+	}
+	return wire.RNRSyndrome(q.attr.MinRNRTimer)
 }
 
 // finishRecv completes the receive WQE in hand. epoch, if not zero, is the grace its completion
@@ -376,6 +384,9 @@ func (q *QP) reportLastWQE() {
 	r := &q.resp
 	if r.lastWQE && len(r.deferred) == 0 {
 		r.lastWQE = false
+		if mutant.SRQLastWQE {
+			return
+		}
 		q.shard.emit(Event{Type: EventQPLastWQE, QP: q})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync/atomic"
 
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
@@ -204,6 +205,9 @@ func (s *Shard) handOver(to *Shard, f Frame, dest QPN) {
 		return
 	}
 	s.C.Handovers++
+	if mutant.ShardHandover && mutant.Tick(8) {
+		return
+	}
 	s.wake |= 1 << to.ID
 }
 
@@ -373,7 +377,7 @@ func (s *Shard) collectBells() {
 			w := i*64 + bits.TrailingZeros64(sum)
 			for set := b.words[w].Swap(0); set != 0; set &= set - 1 {
 				if slot := w*64 + bits.TrailingZeros64(set); slot < len(b.owner) {
-					if q := b.owner[slot]; q != nil {
+					if q := b.owner[slot]; q != nil && !(mutant.ShardBell && mutant.Tick(64)) {
 						q.belled()
 					}
 				}

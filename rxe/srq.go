@@ -1,6 +1,9 @@
 package rxe
 
-import "github.com/roxie-rdma/roxie/rxe/mr"
+import (
+	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
+	"github.com/roxie-rdma/roxie/rxe/mr"
+)
 
 // SRQ is a shared receive queue. It lives on one shard, and so do the QPs that use it.
 type SRQ struct {
@@ -46,7 +49,13 @@ func (r *SRQ) taken(s *Shard) { r.checkLimit(s) }
 
 func (r *SRQ) checkLimit(s *Shard) {
 	if r.limit > 0 && uint32(r.Q.Len()) < r.limit {
-		r.limit = 0
+		if mutant.SRQLimitLost && mutant.Tick(2) {
+			r.limit = 0
+			return
+		}
+		if !mutant.SRQLimitTwice {
+			r.limit = 0
+		}
 		s.emit(Event{Type: EventSRQLimit, SRQ: r})
 	}
 }

@@ -83,7 +83,7 @@ func (q *QP) sendUD(f Frame, e *sendEntry) int {
 		return -1
 	}
 	dest := QPN(e.compareAdd>>32) & 0xffffff
-	if r.udAH != ah || r.udDest != dest {
+	if r.udAH != ah && !mutant.UDStaleAH || r.udDest != dest {
 		q.tmpl.Init(&ah.AV.Path, dest, PKeyDefault)
 		r.udAH, r.udDest = ah, dest
 	}
@@ -186,6 +186,9 @@ func (q *QP) receiveUD(p *wire.Packet) {
 	n := uint64(GRHBytes + p.PayloadLen)
 	if n > r.recv.length {
 		q.drop(ReasonRecvTooSmall) // the WQE serves the next datagram
+		if mutant.UDEatsWQE {
+			q.skipRecv()
+		}
 		return
 	}
 	q.Stats.RcvdPkts++
@@ -219,7 +222,7 @@ func (s *Shard) deliverGroup(f Frame, p *wire.Packet, sender *QP) {
 	members := (*s.dev.groups.Load())[p.Dst]
 	delivered := false
 	for _, m := range members {
-		if m == sender || sender == nil && p.DETH().SrcQP() == m.qpn && s.dev.local(&p.Src) {
+		if m == sender && !mutant.UDOwnGroup || sender == nil && p.DETH().SrcQP() == m.qpn && s.dev.local(&p.Src) {
 			continue
 		}
 		delivered = true

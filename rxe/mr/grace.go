@@ -84,7 +84,9 @@ func (g *Grace) Quiesce(shard int) (wake uint64) {
 // sleeps.
 func (g *Grace) Leave(shard int) (wake uint64) {
 	g.pause(&g.marks[shard].Uint64)
-	g.marks[shard].Store(0)
+	if !mutant.GraceLeave {
+		g.marks[shard].Store(0)
+	}
 	return g.wake()
 }
 
@@ -100,6 +102,9 @@ func (g *Grace) Start() Epoch {
 // batch so share one epoch, and the shards' reads of it stay in their caches.
 func (g *Grace) Next() Epoch {
 	g.pause(&g.epoch)
+	if mutant.GraceNext {
+		return Epoch(g.epoch.Load())
+	}
 	return Epoch(g.epoch.Load() + 1)
 }
 

@@ -342,5 +342,5 @@ func (t *Table) replace(index uint32, v *View) (*View, Fault) {
 
 // close makes sure that no window can be bound to v any more; false if one is.
 func (v *View) close() bool {
-	return v.bound.CompareAndSwap(0, boundClosed) || v.bound.Load() == boundClosed
+	return v.bound.CompareAndSwap(0, boundClosed) || v.bound.Load() == boundClosed || mutant.KeyBoundGoes
 }

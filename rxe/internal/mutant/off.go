@@ -60,6 +60,38 @@ const (
 	CQSwap           = false
 	CQTwice          = false
 	CQLeak           = false
+	ReqSQDStarts     = false
+	ReqCreditIgnore  = false
+	ReqWindowOver    = false
+	ReqReadsLeak     = false
+	ReqNeverEnds     = false
+	ReqSolicited     = false
+	ReqSlotEarly     = false
+	CompReadAgain    = false
+	CompRNRCounted   = false
+	RespRNRTimer     = false
+	RespEnabled      = false
+	RespFlushKey     = false
+	RespViewKept     = false
+	GraceBind        = false
+	GraceFlush       = false
+	GraceLeave       = false
+	GraceNext        = false
+	GraceList        = false
+	KeyBoundGoes     = false
+	KeyUnbindLeak    = false
+	CQUnsolicited    = false
+	CQErrorQuiet     = false
+	CQStaysArmed     = false
+	UDEatsWQE        = false
+	UDOwnGroup       = false
+	UDStaleAH        = false
+	SRQDomain        = false
+	SRQLimitLost     = false
+	SRQLimitTwice    = false
+	SRQLastWQE       = false
+	ShardHandover    = false
+	ShardBell        = false
 )
 
 // List returns nothing: there are none in this build.

@@ -60,6 +60,38 @@ var (
 	CQSwap           bool
 	CQTwice          bool
 	CQLeak           bool
+	ReqSQDStarts     bool
+	ReqCreditIgnore  bool
+	ReqWindowOver    bool
+	ReqReadsLeak     bool
+	ReqNeverEnds     bool
+	ReqSolicited     bool
+	ReqSlotEarly     bool
+	CompReadAgain    bool
+	CompRNRCounted   bool
+	RespRNRTimer     bool
+	RespEnabled      bool
+	RespFlushKey     bool
+	RespViewKept     bool
+	GraceBind        bool
+	GraceFlush       bool
+	GraceLeave       bool
+	GraceNext        bool
+	GraceList        bool
+	KeyBoundGoes     bool
+	KeyUnbindLeak    bool
+	CQUnsolicited    bool
+	CQErrorQuiet     bool
+	CQStaysArmed     bool
+	UDEatsWQE        bool
+	UDOwnGroup       bool
+	UDStaleAH        bool
+	SRQDomain        bool
+	SRQLimitLost     bool
+	SRQLimitTwice    bool
+	SRQLastWQE       bool
+	ShardHandover    bool
+	ShardBell        bool
 )
 
 var table = []struct {
@@ -119,6 +151,38 @@ var table = []struct {
 	{Info{"cq-swap", "two completions polled together change places"}, &CQSwap},
 	{Info{"cq-twice", "a poll that fills its buffer gives the last completion again"}, &CQTwice},
 	{Info{"cq-leak", "a poll of several completions frees one place too few"}, &CQLeak},
+	{Info{"req-sqd-starts", "SQD goes on starting messages"}, &ReqSQDStarts},
+	{Info{"req-credit-ignore", "the peer's credits are not looked at"}, &ReqCreditIgnore},
+	{Info{"req-window-over", "twice the window is in flight"}, &ReqWindowOver},
+	{Info{"req-reads-leak", "a READ or atomic that is sent again counts once more"}, &ReqReadsLeak},
+	{Info{"req-never-ends", "timeouts do not use up the retries"}, &ReqNeverEnds},
+	{Info{"req-solicited", "a message of several packets asks for no solicited event"}, &ReqSolicited},
+	{Info{"req-slot-early", "a slot of the send queue is given back when its message is sent"}, &ReqSlotEarly},
+	{Info{"comp-read-again", "a late copy of a READ response is written to memory"}, &CompReadAgain},
+	{Info{"comp-rnr-counted", "an RNR retry count of 7, endless, is counted down"}, &CompRNRCounted},
+	{Info{"resp-rnr-timer", "an RNR NAK asks for a longer wait than the QP's"}, &RespRNRTimer},
+	{Info{"resp-enabled", "what the QP allows its peer is not looked at"}, &RespEnabled},
+	{Info{"resp-flush-key", "a FLUSH's key is not checked"}, &RespFlushKey},
+	{Info{"resp-view-kept", "a WRITE looks its key up for the first packet only"}, &RespViewKept},
+	{Info{"grace-bind", "BIND_MW of a bound window completes before its grace"}, &GraceBind},
+	{Info{"grace-flush", "the flush of an invalidation that has run does not wait for its grace"}, &GraceFlush},
+	{Info{"grace-leave", "a shard that goes to sleep is waited for"}, &GraceLeave},
+	{Info{"grace-next", "grace is that of the epoch before"}, &GraceNext},
+	{Info{"grace-list", "lists are used again before their grace"}, &GraceList},
+	{Info{"key-bound-goes", "a region with windows can be deregistered"}, &KeyBoundGoes},
+	{Info{"key-unbind-leak", "a window that goes still counts at its region"}, &KeyUnbindLeak},
+	{Info{"cq-unsolicited", "every completion fires a queue armed for solicited ones"}, &CQUnsolicited},
+	{Info{"cq-error-quiet", "a failed completion fires no queue armed for solicited ones"}, &CQErrorQuiet},
+	{Info{"cq-stays-armed", "an event leaves the queue armed"}, &CQStaysArmed},
+	{Info{"ud-eats-wqe", "a datagram that does not fit uses up a receive"}, &UDEatsWQE},
+	{Info{"ud-own-group", "a sender receives its own datagrams to a group"}, &UDOwnGroup},
+	{Info{"ud-stale-ah", "another address handle for the same QP number is not noticed"}, &UDStaleAH},
+	{Info{"srq-domain", "buffers of an SRQ are checked in the QP's domain"}, &SRQDomain},
+	{Info{"srq-limit-lost", "every other limit event of an SRQ is lost"}, &SRQLimitLost},
+	{Info{"srq-limit-twice", "an SRQ reports its limit again and again"}, &SRQLimitTwice},
+	{Info{"srq-last-wqe", "a QP in ERR does not report its last WQE of an SRQ"}, &SRQLastWQE},
+	{Info{"shard-handover", "one frame in eight is handed over without waking the shard"}, &ShardHandover},
+	{Info{"shard-bell", "one doorbell in 64 is not heard"}, &ShardBell},
 }
 
 // List returns the bugs in the order of the engine's roads.
