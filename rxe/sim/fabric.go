@@ -18,8 +18,8 @@ type Config struct {
 	TxRing  int // frames of a shard on their way before it must wait for completions, 0 = no limit
 
 	// Straddle, if set, is asked each time a shard of n is between a responder's key check and the copy
-	// it allowed. When it is true the other shards of n run there, as they do on other cores.
-	Straddle func(n *Node, shard int) bool
+	// it allowed. So long the shard then stays there, while all others run, as they do on other cores.
+	Straddle func(n *Node, shard int) rxe.Time
 
 	// Tap, if set, sees every frame that a shard sends, before the faults. to is nil when nobody has
 	// the destination address, or when many have it.
@@ -27,8 +27,6 @@ type Config struct {
 	// OnDeliver, if set, sees every frame that a shard of a node is about to receive. damaged tells
 	// that the fabric has changed it.
 	OnDeliver func(now rxe.Time, to *Node, shard int, frame []byte, damaged bool)
-	// OnStraddle, if set, is called after shards of n have run inside another one's check.
-	OnStraddle func(n *Node)
 	// Trace, if set, gets every frame.
 	Trace *Trace
 }
@@ -186,7 +184,9 @@ func (f *Fabric) advance(until rxe.Time) bool {
 	if isStep {
 		p := f.steps.p[0]
 		f.unschedule(p)
-		f.step(p)
+		if !p.busy { // or it looks again at the end of the step that it is in
+			f.step(p)
+		}
 		return true
 	}
 	i := uint32(f.events.pop().key & itemMask)

@@ -9,7 +9,7 @@ import (
 // Faults is the fault model of the fabric: each frame meets each fault with its probability.
 type Faults struct {
 	Drop      float64
-	Duplicate float64
+	Duplicate float64  // the copy comes with the frame, or up to ReorderBy or DelayBy later
 	Reorder   float64  // held back by up to ReorderBy
 	ReorderBy rxe.Time // default 20 µs
 	Corrupt   float64  // one bit flipped anywhere behind the Ethernet header
@@ -47,6 +47,7 @@ const (
 	Corrupt                  // flip a bit
 	Late                     // deliver it DelayBy later, overtaken by what follows
 	Truncate                 // cut it at a random length
+	Echo                     // deliver it, and a copy up to DelayBy later
 )
 
 // Stats count what the fabric did to frames. Every frame ends as one of Delivered, Dropped,
@@ -155,6 +156,8 @@ func (v Verdict) fate() fate {
 		return 1 << fateCorrupt
 	case Truncate:
 		return 1 << fateTruncate
+	case Echo:
+		return 1 << fateDuplicate
 	case Late:
 		return 1 << fateLate
 	}

@@ -104,6 +104,10 @@ func (n *Node) Sleep(i int, asleep bool) {
 	n.fabric.schedule(p, n.fabric.now)
 }
 
+// Busy reports whether shard i is in the middle of a step, which a call from a straddle can find it in
+// (Config.Straddle). What needs the shard held must wait then.
+func (n *Node) Busy(i int) bool { return n.ports[i].busy }
+
 // FillTx makes the TX ring of shard i full, so that it can send nothing, until FillTx with false.
 func (n *Node) FillTx(i int, full bool) {
 	p := n.ports[i]

@@ -18,7 +18,8 @@ import (
 //	at 2ms partition n1 n2 for 3ms
 //	at 5ms sleep n2.1 for 500us
 //
-// A line about frames begins with drop, duplicate, corrupt, truncate or late; then, each of them if
+// A line about frames begins with drop, duplicate, echo (a second copy comes late), corrupt, truncate or
+// late; then, each of them if
 // wanted: the way, the opcode, psn=N, after=N frames that fit, count=N frames (1). The first line that
 // fits a frame decides; frames that none fits meet the fabric's probabilities.
 //
@@ -50,13 +51,13 @@ type Order struct {
 	At, For rxe.Time
 	What    string // partition, sleep, txfull, txhold, rnr, stall
 	Node    *Node  // set when the order is carried out
-	node    int
-	shard   int
-	peer    int
+	Num     int    // of the node, from 1
+	Shard   int    // from 0
+	Peer    int    // partition: number of the other node
 }
 
 var scriptVerdicts = map[string]Verdict{"drop": Drop, "duplicate": Duplicate, "corrupt": Corrupt,
-	"truncate": Truncate, "late": Late}
+	"truncate": Truncate, "late": Late, "echo": Echo}
 
 // ParseFaults reads a script. An error names the line.
 func ParseFaults(text string) (*FaultScript, error) {
@@ -73,7 +74,7 @@ func ParseFaults(text string) (*FaultScript, error) {
 		} else if words[0] == "at" {
 			err = s.addOrder(words[1:])
 		} else {
-			err = fmt.Errorf("a line begins with drop, duplicate, corrupt, truncate, late or at")
+			err = fmt.Errorf("a line begins with drop, duplicate, echo, corrupt, truncate, late or at")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %s: %w", i+1, strings.TrimSpace(line), err)
@@ -155,11 +156,11 @@ func (s *FaultScript) addOrder(w []string) (err error) {
 		return err
 	}
 	who, shard, _ := strings.Cut(w[2], ".")
-	if o.node, err = nodeNumber(who); err != nil {
+	if o.Num, err = nodeNumber(who); err != nil {
 		return err
 	}
 	if shard != "" {
-		if o.shard, err = strconv.Atoi(shard); err != nil || o.shard < 0 {
+		if o.Shard, err = strconv.Atoi(shard); err != nil || o.Shard < 0 {
 			return fmt.Errorf("%s is no shard", shard)
 		}
 	}
@@ -168,7 +169,7 @@ func (s *FaultScript) addOrder(w []string) (err error) {
 	case "partition":
 		names = 2
 		if len(w) == 6 {
-			o.peer, err = nodeNumber(w[3])
+			o.Peer, err = nodeNumber(w[3])
 		}
 	case "sleep", "txfull", "txhold", "rnr", "stall":
 	default:
@@ -211,13 +212,19 @@ func (s *FaultScript) Start(f *Fabric, load func(Order)) {
 }
 
 func (s *FaultScript) judge(_ uint64, from, to *Node, b []byte) Verdict {
+	return s.Judge(from.id+1, to.id+1, b)
+}
+
+// Judge is what the script's lines about frames say of a frame from one node to another, whose numbers
+// count from 1. [Fabric] asks it after Start; whoever has a wire of his own may ask himself.
+func (s *FaultScript) Judge(from, to int, b []byte) Verdict {
 	op, psn, ok := glance(b)
 	if !ok {
 		return Chance
 	}
 	for i := range s.rules {
 		r := &s.rules[i]
-		if r.from != 0 && (r.from != from.id+1 || r.to != to.id+1) || !r.anyOp && r.op != op ||
+		if r.from != 0 && (r.from != from || r.to != to) || !r.anyOp && r.op != op ||
 			!r.anyPSN && r.psn != psn {
 			continue
 		}
@@ -249,25 +256,28 @@ func glance(b []byte) (op wire.Opcode, psn wire.PSN, ok bool) {
 	return h.Opcode(), h.PSN(), true
 }
 
+// Orders are the script's lines about time.
+func (s *FaultScript) Orders() []Order { return s.orders }
+
 // carryOut does what an order says, and undoes it later.
 func (f *Fabric) carryOut(o Order, load func(Order)) {
-	if o.node > len(f.nodes) || o.peer > len(f.nodes) {
+	if o.Num > len(f.nodes) || o.Peer > len(f.nodes) {
 		return
 	}
-	o.Node = f.nodes[o.node-1]
-	if o.shard >= len(o.Node.ports) {
+	o.Node = f.nodes[o.Num-1]
+	if o.Shard >= len(o.Node.ports) {
 		return
 	}
 	var set func(bool)
 	switch o.What {
 	case "partition":
-		set = func(on bool) { o.Node.Partition(f.nodes[o.peer-1], on) }
+		set = func(on bool) { o.Node.Partition(f.nodes[o.Peer-1], on) }
 	case "sleep":
-		set = func(on bool) { o.Node.Sleep(o.shard, on) }
+		set = func(on bool) { o.Node.Sleep(o.Shard, on) }
 	case "txfull":
-		set = func(on bool) { o.Node.FillTx(o.shard, on) }
+		set = func(on bool) { o.Node.FillTx(o.Shard, on) }
 	case "txhold":
-		set = func(on bool) { o.Node.HoldTx(o.shard, on) }
+		set = func(on bool) { o.Node.HoldTx(o.Shard, on) }
 	default:
 		if load != nil {
 			load(o)

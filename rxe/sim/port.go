@@ -9,6 +9,7 @@ import (
 
 const (
 	stepFrames = 64   // frames a shard receives in one step
+	stepGap    = 200  // ns between two steps of a busy shard, at least
 	bufSize    = 4352 // largest frame
 )
 
@@ -168,7 +169,7 @@ func (f *Fabric) step(p *port) {
 	}
 	p.busy = false
 	if p.waiting() > 0 || again || s.Announced() || !full && s.CanTransmit() {
-		f.schedule(p, f.now+200+f.jitter())
+		f.schedule(p, f.now+stepGap+f.jitter())
 	} else if d := s.Deadline(); d != rxe.Never {
 		f.schedule(p, max(d, f.now+1))
 	}
@@ -276,23 +277,38 @@ func (f *Fabric) pass(n uint64, from, to *port, b []byte) {
 	if from.node.cuts(to.node) {
 		what |= 1 << fateDrop
 	}
-	if what == 0 {
+	switch {
+	case what == 0:
 		f.join(from, to, frame{b: f.pool.copyOf(b)}, 0)
 		return
+	case what.has(fateDrop):
+		f.Stats.Dropped++
+		return
+	case what.has(fateDuplicate):
+		f.duplicate(from, to, b, v)
 	}
 	f.faulty(from, to, b, what)
 }
 
+// duplicate makes the second copy of a frame. It arrives together with the first or, if that is left to
+// chance, often late, when the first one has been forgotten.
+func (f *Fabric) duplicate(from, to *port, b []byte, v Verdict) {
+	x := &f.cfg.Faults
+	f.Stats.Duplicated++
+	c := frame{b: f.pool.copyOf(b)}
+	u := f.rng.Uint64()
+	switch {
+	case v == Echo, v == Chance && u&7 == 0:
+		f.alone(from, to, c, rxe.Time(f.rng.Intn(int(x.DelayBy))))
+	case v == Chance && u&1 == 0:
+		f.alone(from, to, c, rxe.Time(f.rng.Intn(int(x.ReorderBy))))
+	default:
+		f.join(from, to, c, f.jitter())
+	}
+}
+
 func (f *Fabric) faulty(from, to *port, b []byte, what fate) {
 	x := &f.cfg.Faults
-	if what.has(fateDrop) {
-		f.Stats.Dropped++
-		return
-	}
-	if what.has(fateDuplicate) {
-		f.Stats.Duplicated++
-		f.join(from, to, frame{b: f.pool.copyOf(b)}, f.jitter())
-	}
 	c := frame{b: f.pool.copyOf(b)}
 	if what.has(fateCorrupt) {
 		f.Stats.Corrupted++
@@ -361,19 +377,40 @@ func (f *Fabric) route(from *port, b []byte) *port {
 	return n.ports[from.shard.ID%len(n.ports)]
 }
 
-// straddle lets the other shards of a node run while one is between a key check and its copy.
+// straddle lets everything else go on while a shard is between a key check and its copy.
 func (f *Fabric) straddle(p *port) {
-	if f.inside || !f.cfg.Straddle(p.node, p.shard.ID) {
+	if f.inside {
+		return
+	}
+	d := f.cfg.Straddle(p.node, p.shard.ID)
+	if d <= 0 {
 		return
 	}
 	f.inside = true
-	for _, o := range p.node.ports {
-		for i := 0; i < 2 && !o.busy && !o.asleep; i++ {
-			f.step(o)
-		}
-	}
-	if f.cfg.OnStraddle != nil {
-		f.cfg.OnStraddle(p.node)
+	for until := f.now + d; f.advance(until); {
 	}
 	f.inside = false
+}
+
+// Nudge wakes shard i of n for no reason, if it sleeps until a timer or for good. A shard that has
+// missed no wake-up then finds nothing to do; Nudge reports whether it has sent or drained frames, or
+// has reported events. Completions are for the caller to see. While another shard of n is in the
+// middle of a step Nudge does nothing: that one wakes others at its end.
+func (f *Fabric) Nudge(n *Node, i int) (busy bool) {
+	p := n.ports[i]
+	for _, o := range n.ports {
+		if o.busy {
+			return false
+		}
+	}
+	timer := p.next == p.shard.Deadline() && p.next > max(p.rested, f.now+f.cfg.Spread+stepGap)
+	if p.asleep || p.starved || p.waiting() > 0 || p.next != rxe.Never && !timer {
+		return false
+	}
+	before := p.shard.C
+	f.unschedule(p)
+	f.step(p)
+	after := p.shard.C
+	after.GraceStalls = before.GraceStalls // what waits for other shards is looked at, and waits on
+	return after != before
 }

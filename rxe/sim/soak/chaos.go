@@ -3,6 +3,7 @@ package soak
 import (
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/sim"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // This file covers what goes wrong for a while, beside the faults of single frames: paths that are
@@ -18,6 +19,7 @@ type chaos struct {
 const (
 	chaosGap   = 150_000   // ns between two troubles at most
 	chaosLasts = 1_500_000 // ns a trouble lasts at most
+	severEvery = 256       // troubles to one path that is cut for so long that retries run out
 )
 
 func (w *world) startChaos() {
@@ -27,7 +29,19 @@ func (w *world) startChaos() {
 	if w.o.Calm || w.o.Script != nil {
 		return
 	}
+	if x := w.o.Faults; x.Duplicate > 0 {
+		x.Script = w.echo
+		w.f.SetFaults(x)
+	}
 	w.f.At(chaosGap, w.nextTrouble)
+}
+
+// echo lets many a SEND_WITH_INV come again late, when the region is perhaps registered anew.
+func (w *world) echo(_ uint64, _, _ *sim.Node, b []byte) sim.Verdict {
+	if op := wire.Opcode(b[w.bth]); (op == wire.RCSendOnlyInv || op == wire.RCSendLastInv) && w.r.Intn(3) == 0 {
+		return sim.Echo
+	}
+	return sim.Chance
 }
 
 func (w *world) nextTrouble() {
@@ -41,11 +55,14 @@ func (w *world) nextTrouble() {
 	}
 	h := w.pick()
 	i := r.Intn(len(h.n.Dev.Shards()))
+	if r.Intn(severEvery) == 0 {
+		w.sever(h, w.pick())
+	}
 	switch r.Intn(8) {
 	case 0:
 		w.sleep(h, i, lasts)
 	case 1:
-		w.cut(h, w.pick(), lasts)
+		w.partition(h, w.pick(), lasts)
 	case 2:
 		w.fillTx(h, i, lasts)
 	case 3:
@@ -100,7 +117,11 @@ func (w *world) tick() {
 		c.a.topUp()
 		c.b.topUp()
 	}
-	w.f.At(w.f.Now()+20_000, w.tick)
+	gap := rxe.Time(20_000)
+	if w.ticks++; w.ticks > 2000 { // it hangs, or almost
+		gap *= 50
+	}
+	w.f.At(w.f.Now()+gap, w.tick)
 }
 
 func (w *world) sleep(h *host, shard int, d rxe.Time) {
@@ -108,9 +129,74 @@ func (w *world) sleep(h *host, shard int, d rxe.Time) {
 	w.lasts(d, func() { h.n.Sleep(shard, false) })
 }
 
-func (w *world) cut(h, peer *host, d rxe.Time) {
+func (w *world) partition(h, peer *host, d rxe.Time) {
 	h.n.Partition(peer.n, true)
-	w.lasts(d, func() { h.n.Partition(peer.n, false) })
+	w.lasts(d, func() {
+		if !w.apart(h, peer) {
+			h.n.Partition(peer.n, false)
+		}
+	})
+}
+
+// sever cuts all between two hosts for so long that every request outstanding must fail.
+func (w *world) sever(h, peer *host) {
+	if h == peer || w.cut[0] != nil {
+		return
+	}
+	w.cut = [2]*host{h, peer}
+	longest := rxe.Time(0)
+	var all []waiting
+	for _, c := range w.conns {
+		if !c.severable() {
+			continue
+		}
+		c.severed = true
+		longest = max(longest, rxe.AckTimeout(c.attr.Timeout))
+		for _, e := range []*end{c.a, c.b} {
+			if e.wc.next != e.wc.acked.Next() {
+				all = append(all, waitingOf(e))
+			}
+		}
+	}
+	h.n.Partition(peer.n, true)
+	peer.n.Partition(h.n, true)
+	w.lasts(longest*9+20_000_000, func() {
+		for _, x := range all {
+			x.check()
+		}
+		w.cut = [2]*host{}
+		h.n.Partition(peer.n, false)
+		peer.n.Partition(h.n, false)
+	})
+}
+
+// severable reports whether a connection runs between the hosts that are cut off from each other.
+func (c *conn) severable() bool {
+	return c.typ == rxe.RC && c.w.apart(c.a.h, c.b.h)
+}
+
+// apart reports whether two hosts are cut off from each other for long.
+func (w *world) apart(a, b *host) bool {
+	return a != b && (w.cut == [2]*host{a, b} || w.cut == [2]*host{b, a})
+}
+
+// waiting is an end whose request goes unanswered.
+type waiting struct {
+	e    *end
+	q    *rxe.QP
+	done uint32
+	at   rxe.Time
+}
+
+func waitingOf(e *end) waiting { return waiting{e, e.q, e.done, e.w.f.Now()} }
+
+// check makes sure that the request has failed since.
+func (x waiting) check() {
+	e := x.e
+	if e.w.chaos.off || e.q != x.q || e.done != x.done || e.c.dying || e.failed || e.posted == e.done {
+		return
+	}
+	e.w.violate("%v: tries for %d ms and does not give up", e, (e.w.f.Now()-x.at)/1e6)
 }
 
 func (w *world) fillTx(h *host, shard int, d rxe.Time) {
@@ -145,8 +231,21 @@ func (w *world) stall(e *end, d rxe.Time) {
 	})
 }
 
+// held runs f when no shard of the ends is in the middle of a step: control calls need it held.
+func (w *world) held(f func(), ends ...*end) {
+	for _, e := range ends {
+		if e.h.n.Busy(e.rxq.shard.ID) {
+			w.f.At(w.f.Now()+500, func() { w.held(f, ends...) })
+			return
+		}
+	}
+	f()
+}
+
 // drain stops the send queue at a message's end, by SQD.
-func (e *end) drain() {
+func (e *end) drain() { e.w.held(e.startDrain, e) }
+
+func (e *end) startDrain() {
 	if e.sqd || e.c.dying || e.q.State() != rxe.StateRTS {
 		return
 	}
@@ -164,14 +263,15 @@ func (e *end) drained() {
 		return
 	}
 	q := e.q
-	e.w.f.At(e.w.f.Now()+rxe.Time(e.w.r.Intn(30_000)), func() {
+	goOn := func() {
 		if e.q != q || e.c.dying || q.State() != rxe.StateSQD {
 			return
 		}
 		e.sqd = false
 		e.w.must(q.Modify(&rxe.QPAttr{State: rxe.StateRTS}, rxe.AttrState))
 		e.w.f.KickShard(e.h.n, q.Shard().ID)
-	})
+	}
+	e.w.f.At(e.w.f.Now()+rxe.Time(e.w.r.Intn(30_000)), func() { e.w.held(goOn, e) })
 }
 
 // ordered carries out what a script orders beyond the fabric.

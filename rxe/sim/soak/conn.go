@@ -31,6 +31,7 @@ type conn struct {
 
 	dying   bool // an error has come; no new work until it is made anew
 	buried  bool // and the QPs are gone
+	looks   int  // for that
 	severed bool // cut for so long that retries run out
 }
 
@@ -110,7 +111,7 @@ func (w *world) buildConns() {
 		w.addConn(rxe.RC)
 	}
 	w.addConn(rxe.RC).loop()
-	for range 2 {
+	for range 3 {
 		w.addConn(rxe.RC).keep()
 	}
 	for i, n := 0, 1+r.Intn(2); i < n; i++ {
@@ -233,7 +234,7 @@ func (c *conn) connect() {
 	c.w.must(sim.Connect(c.a.h.n, c.a.q, c.b.h.n, c.b.q, c.attr))
 	c.a.start(c.attr.PSN, c.attr.PSN.Add(0x1000))
 	c.b.start(c.attr.PSN.Add(0x1000), c.attr.PSN)
-	c.dying, c.buried, c.severed = false, false, false
+	c.dying, c.buried, c.severed = false, false, c.severable()
 }
 
 func (e *end) create() {

@@ -52,12 +52,14 @@ func (o *op) outcome() string {
 }
 
 // mayBeGone reports whether the region may have gone before o was executed.
-func (l *lease) mayBeGone(o *op) bool { return l.rude || l.life.gone || l.life.num != o.life }
+func (l *lease) mayBeGone(o *op) bool {
+	return l.rude || l.buried || l.life.gone || l.life.num != o.life
+}
 
 // unharmed checks that an operation which failed has written nothing.
 func (e *end) unharmed(o *op) {
 	h := e.peer.h
-	if o.kind == RCRead || o.kind == RCFetchAdd {
+	if o.kind == RCRead || o.kind == RCFetchAdd || o.kind == RCCmpSwp {
 		h = e.h
 	}
 	if o.n > 0 && !h.cleanAll(&o.dst) {
@@ -77,7 +79,7 @@ func (e *end) recvFailed(c *rxe.CQE, s *rslot) {
 		w.res.Attacks++
 		e.expectN++
 	case c.Status == rxe.WCWRFlushErr && (e.c.dying || e.failed || e.poison != nil || e.peer.poison != nil ||
-		e.risky || e.peer.risky || w.lossy):
+		e.risky || e.peer.risky || w.lossy || e.c.severed):
 	default:
 		w.violate("%v: receive %d fails with %v (%v)", e, c.WRID, c.Status, c.Reason)
 		return
@@ -96,7 +98,7 @@ func (c *conn) die() {
 	if c.dying {
 		return
 	}
-	c.dying = true
+	c.dying, c.looks = true, 0
 	c.w.res.Renewals++
 	for _, e := range []*end{c.a, c.b} {
 		for e.made != e.posted { // what was held back is never posted
@@ -113,7 +115,7 @@ func (c *conn) die() {
 			e.held, c.w.holder = false, nil
 		}
 	}
-	c.w.f.At(c.w.f.Now()+100, c.kill)
+	c.w.f.At(c.w.f.Now()+100, func() { c.w.held(c.kill, c.a, c.b) })
 }
 
 // kill moves both QPs to ERR.
@@ -127,7 +129,7 @@ func (c *conn) kill() {
 		e.scq.schedule(0) // what was flushed by our own hand must not wait for an event
 		e.rcq.schedule(0)
 	}
-	c.w.f.At(c.w.f.Now()+1000, c.lookAfter)
+	c.w.f.At(c.w.f.Now()+1000, c.mourn)
 }
 
 // lookAfter buries the connection once all its work requests have completed, and makes it anew once
@@ -144,8 +146,11 @@ func (c *conn) lookAfter() {
 			return
 		}
 	}
-	c.w.f.At(c.w.f.Now()+1500, c.lookAfter)
+	c.looks++
+	c.w.f.At(c.w.f.Now()+1500*rxe.Time(1+c.looks/64), c.mourn)
 }
+
+func (c *conn) mourn() { c.w.held(c.lookAfter, c.a, c.b) }
 
 // over reports whether every work request of both QPs has completed.
 func (c *conn) over() bool {
@@ -217,11 +222,12 @@ func (c *conn) bury() {
 		}
 		for _, l := range e.leases {
 			l.polite()
+			l.buried = true
 			if l.user != nil {
 				l.user.forget(l)
 				l.user.risky = l.user.risky || l.flying > 0
 			}
-			l.asking, l.next, l.back = false, false, false
+			l.asking, l.next, l.back, l.queued = false, false, false, false
 			if l.state != leaseWaiting {
 				l.drop()
 			}

@@ -19,7 +19,10 @@ type host struct {
 	cqs     []*cqApp
 	ends    map[rxe.QPN]*end
 	rxqs    []*rxq
-	local   *region    // the whole arena, for our own work requests
+	local   *region // the whole arena, for our own work requests
+	srqMem  *region // the same, in the domain of shared receive queues
+	srqPD   mr.PD
+	window  uint32     // of the device
 	pool    *region    // the sources, readable by peers
 	alien   *region    // of the foreign domain
 	shared  *region    // counter that all peers add 1 to
@@ -28,6 +31,7 @@ type host struct {
 	hot     int        // of them, taken away from under their users
 	rnr     bool       // no receives are posted
 	serving [8]serving // by shard
+	watched bool       // shards that sleep will be looked at
 
 	adds  uint64   // completed additions to the shared counter
 	slack uint64   // additions that may have been executed or not
@@ -46,7 +50,7 @@ func (w *world) addHost(v6 bool, pace rxe.Time) {
 		TxHead: 256 + r.Intn(3600)})
 	w.must(err)
 	h.n = n
-	h.pd, h.foreign = n.AllocPD(), n.AllocPD()
+	h.pd, h.foreign, h.srqPD, h.window = n.AllocPD(), n.AllocPD(), n.AllocPD(), dev.Window
 	n.OnEvent = h.event
 	h.grow(0)
 	pool := h.grow(poolSize)
@@ -68,6 +72,7 @@ func (w *world) addHost(v6 bool, pace rxe.Time) {
 // ready registers the arena once all of it is there.
 func (h *host) ready() {
 	h.local = h.register(h.pd, 0, uint32(len(h.mem)), arenaBase, mr.LocalWrite)
+	h.srqMem = h.register(h.srqPD, 0, uint32(len(h.mem)), arenaBase, mr.LocalWrite)
 }
 
 // word reads 8 bytes as the machine's integer, from memory.
@@ -90,6 +95,12 @@ func (h *host) event(e rxe.Event) {
 		}
 	case rxe.EventCQErr:
 		h.w.violate("CQ %d of host %d overflows", e.CQ.Num, h.n.ID())
+	case rxe.EventSRQLimit:
+		for _, q := range h.rxqs {
+			if q.srq == e.SRQ {
+				q.limitReached()
+			}
+		}
 	case rxe.EventQPLastWQE:
 		if x := h.ends[e.QP.QPN()]; x != nil && x.q == e.QP {
 			x.lastWQE = true
@@ -126,6 +137,18 @@ func (h *host) noteShared(v uint64) {
 	putHost64(h.shadow[h.shared.off:], h.word(h.shared.off)) // compared with the sum at the end
 }
 
+// freeParents makes sure that regions can go once no window is bound to them.
+func (h *host) freeParents() {
+	for _, l := range h.lent {
+		if l.parent == nil || l.state != leaseIdle {
+			continue
+		}
+		if _, f := h.n.Dev.Keys().Unpublish(l.parent.key.Index()); f != mr.FaultNone {
+			h.w.violate("host %d: a region without windows cannot be deregistered: %v", h.n.ID(), f)
+		}
+	}
+}
+
 func (h *host) lastChecks() {
 	if v := h.word(h.shared.off); v < h.adds || v > h.adds+h.slack {
 		h.w.violate("shared counter of host %d is %d after %d additions (%d more in doubt)", h.n.ID(), v,
@@ -137,6 +160,10 @@ func (h *host) lastChecks() {
 		h.w.violate("host %d: byte %#x of memory is %#02x, want %#02x: written from outside its use",
 			h.n.ID(), at, got, want)
 	}
+	for _, q := range h.rxqs {
+		q.lastChecks()
+	}
+	h.freeParents()
 	for _, a := range h.cqs {
 		if n := a.cq.Len(); n != 0 {
 			h.w.violate("host %d: %d completions left and no event for them", h.n.ID(), n)
@@ -154,6 +181,9 @@ type cqApp struct {
 	solicited bool     // it arms for solicited completions only, and looks by itself now and then
 	armed     bool     // for solicited ones
 	event     bool     // one has come since
+	waiting   int      // events that may come
+	sure      bool     // when it was armed no shard was in the middle of a step
+	causes    int      // completions since then that make an event of a queue armed for solicited ones
 }
 
 const (
@@ -170,7 +200,10 @@ func (h *host) addCQ() {
 }
 
 func (a *cqApp) fired() {
-	a.event = true
+	if a.waiting--; a.waiting < 0 {
+		a.h.w.violate("host %d: an event of CQ %d that nobody has asked for", a.h.n.ID(), a.cq.Num)
+	}
+	a.event, a.waiting = true, max(a.waiting, 0)
 	a.schedule(rxe.Time(a.h.w.r.Intn(int(a.nap))))
 }
 
@@ -183,7 +216,10 @@ func (a *cqApp) schedule(in rxe.Time) {
 
 // arm asks for an event, then looks once more, as the rules demand.
 func (a *cqApp) arm() {
-	a.event = false
+	a.event, a.causes, a.sure = false, 0, !a.h.midStep()
+	if a.waiting == 0 || !a.sure { // or an event is on its way already
+		a.waiting++
+	}
 	a.armed = a.solicited
 	a.cq.Arm(a.solicited)
 	a.poll(true)
@@ -194,9 +230,22 @@ func (a *cqApp) arm() {
 
 func (a *cqApp) run() {
 	a.scheduled = false
-	a.poll(false)
+	a.poll(a.h.midStep())
+	if a.armed && a.event && a.causes == 0 && a.sure && !a.h.w.failed() {
+		a.h.w.violate("host %d: CQ %d makes an event without a solicited completion", a.h.n.ID(), a.cq.Num)
+	}
 	a.arm()
 	a.h.w.freshen()
+}
+
+// midStep reports whether a shard is in the middle of a step: it hands out its events at the end.
+func (h *host) midStep() bool {
+	for i := range h.n.Dev.Shards() {
+		if h.n.Busy(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // poll takes all completions there are. behind tells that the queue was armed before they came, or
@@ -226,11 +275,17 @@ func (a *cqApp) take(c *rxe.CQE, behind bool) {
 	}
 	if c.Opcode >= rxe.WCRecv {
 		solicited := e.recvDone(c)
+		if solicited || c.Status != rxe.WCSuccess {
+			a.causes++
+		}
 		if a.armed && !a.event && !behind && (solicited || c.Status != rxe.WCSuccess) {
 			w.violate("%v: a solicited completion made no event", e)
 		}
 	} else {
 		e.sendDone(c)
+		if c.Status != rxe.WCSuccess {
+			a.causes++
+		}
 		if a.armed && !a.event && !behind && c.Status != rxe.WCSuccess {
 			w.violate("%v: a failed completion made no event", e)
 		}
@@ -276,26 +331,70 @@ func (s serving) lease() *lease {
 	return nil
 }
 
-// straddle decides whether other shards of a host run while one is between a check and its copy. Now
-// and then the owner takes away just the region that is being accessed.
-func (w *world) straddle(n *sim.Node, shard int) bool {
+// straddle decides how long all else goes on while a shard is between a check and its copy. Now and
+// then the owner takes away just the region that is being accessed.
+func (w *world) straddle(n *sim.Node, shard int) rxe.Time {
 	h := w.hosts[n.ID()]
 	u := w.r.Uint64()
+	long := rxe.Time(u >> 40 & 0xffff)
 	if h.hot > 0 && u&1 == 0 {
-		return true
+		return w.straddled(h, long)
 	}
-	if l := h.serving[shard].lease(); l != nil && u>>8&7 == 0 && l.takenBeside(shard) {
-		l.snatch()
-		return true
+	if l := h.serving[shard].lease(); l != nil {
+		switch {
+		case (u>>8&7 == 0 || l.own.c.keeper && u>>8&7 < 4) && l.takenBeside(shard):
+			l.snatch()
+			if u>>16&7 == 0 {
+				w.f.At(w.f.Now()+long/2, l.own.c.die)
+			}
+			if l.kind == fastMR {
+				w.f.At(w.f.Now()+long/2, l.toy)
+			}
+			return w.straddled(h, long)
+		case u>>8&7 >= 5 && l.own.q.Shard().ID != shard && l.endByPeer():
+			return w.straddled(h, long)
+		case u>>8&7 == 4:
+			return w.straddled(h, long/2)
+		}
 	}
-	return u%128 == 2
+	if u%128 == 2 {
+		return w.straddled(h, long/8)
+	}
+	return 0
 }
 
-// straddled lets the applications of a host work while a shard is between a check and its copy.
-func (w *world) straddled(n *sim.Node) {
-	h := w.hosts[n.ID()]
-	for _, a := range h.cqs {
-		a.poll(true)
+// straddled has the host looked after once the straddle is over: shards that wait for grace must have
+// been woken by then.
+func (w *world) straddled(h *host, d rxe.Time) rxe.Time {
+	if !h.watched {
+		h.watched = true
+		w.f.At(w.f.Now()+d+nudgeAfter, h.watch)
 	}
-	w.freshen()
+	return d
+}
+
+const nudgeAfter = 1500 // ns: what was woken has run
+
+// watch wakes shards that sleep for no reason: they must find nothing to do.
+func (h *host) watch() {
+	h.watched = false
+	h.nudgeAll()
+}
+
+// nudgeAll wakes all shards of a host that sleep.
+func (h *host) nudgeAll() {
+	for i := range h.n.Dev.Shards() {
+		had := h.completions()
+		if h.w.f.Nudge(h.n, i) || h.completions() != had {
+			h.w.violate("shard %d of host %d slept although it had something to do", i, h.n.ID())
+		}
+	}
+}
+
+// completions is how many wait in all queues.
+func (h *host) completions() (n int) {
+	for _, a := range h.cqs {
+		n += a.cq.Len()
+	}
+	return n
 }

@@ -1,6 +1,8 @@
 package soak
 
 import (
+	"slices"
+
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 )
@@ -50,6 +52,8 @@ type lease struct {
 	flying int  // operations of the user under way
 	back   bool // the user is through, and the peer is to say so once they have completed
 	rude   bool // it is taken away without asking: what is under way may fail
+	buried bool // it goes with its connection: the same
+	queued bool // the life after this one is registered, and waits to be announced
 	asking bool // the peer has posted its closing message
 	uses   int  // of the user, left
 	next   bool // the life after this one is registered, held back in the queue
@@ -220,6 +224,10 @@ func (e *end) workLease(l *lease) bool {
 	r := e.w.r
 	switch l.state {
 	case leaseIdle:
+		if l.queued {
+			l.tryQueued()
+			return false
+		}
 		if l.rude || l.parent != nil && e.h.attacked(l.key.Inc()) {
 			return false // the peer does not know yet, or somebody tries the next key
 		}
@@ -234,12 +242,42 @@ func (e *end) workLease(l *lease) bool {
 		if l.kind == fastMR && !l.next && e.w.holder == nil && r.Intn(4) == 0 {
 			return l.prepare()
 		}
+		if l.parent != nil && !l.rude && r.Intn(8) == 0 {
+			l.tryParent()
+		}
 		if !l.next && r.Intn(60) == 0 && !e.w.stopping {
 			l.snatch()
 			return true
 		}
 	}
 	return false
+}
+
+// tryParent tries to deregister the region of a window that is bound to it.
+func (l *lease) tryParent() {
+	if _, f := l.own.h.n.Dev.Keys().Unpublish(l.parent.key.Index()); f != mr.FaultBound {
+		l.own.w.violate("%v: deregistering a region with a window gives %v", l.own, f)
+	}
+}
+
+// toy maps lists and prepares registrations that are never posted, while the last one may still be in
+// use: its list and its view must not be taken for them.
+func (l *lease) toy() {
+	if l.state != leaseTaken || l.own.c.dying {
+		return
+	}
+	w, keys := l.own.w, l.own.h.n.Dev.Keys()
+	toy := l.half[1] + l.size
+	var nums [6]uint32
+	for i := range nums {
+		_, err := keys.Map(l.index, [][]byte{l.own.h.mem[toy : toy+16]})
+		w.must(err)
+		nums[i], err = keys.Stage(mr.Region{Key: l.key, Access: mr.RemoteWrite | mr.LocalWrite, Length: 16})
+		w.must(err)
+	}
+	for _, n := range nums {
+		keys.Unstage(l.index, n)
+	}
 }
 
 func (l *lease) openNext() bool {
@@ -283,14 +321,42 @@ func (l *lease) open(x life) bool {
 func (l *lease) begin(x life) {
 	l.life, l.state = x, leaseOpening
 	l.user, l.flying = nil, 0
-	l.back, l.rude, l.asking, l.next = false, false, false, false
+	l.back, l.rude, l.asking, l.next, l.buried, l.queued = false, false, false, false, false, false
 }
 
 // snatch takes the region away while it is in use.
 func (l *lease) snatch() {
 	l.makeRude()
 	l.takeAway()
+	if l.kind == fastMR && l.own.room(2) && l.own.w.r.Intn(2) == 0 {
+		l.queueNext()
+	}
 	l.own.release()
+}
+
+// queueNext registers the next life right behind the invalidation. It is announced when the peer knows
+// of the end of this one.
+func (l *lease) queueNext() {
+	x, ok := l.newLife()
+	if !ok {
+		return
+	}
+	l.key = l.key.Inc() // users who do not know yet must not reach it
+	l.register(&x)
+	l.ahead, l.queued = x, true
+}
+
+// tryQueued announces what queueNext has registered.
+func (l *lease) tryQueued() {
+	e := l.own
+	if !l.queued || l.rude || l.state != leaseIdle || e.c.dying || !e.room(1) {
+		return
+	}
+	e.w.res.Grants++
+	l.begin(l.ahead)
+	e.h.alive(l.life.key)
+	l.announce()
+	e.release()
 }
 
 func (l *lease) makeRude() {
@@ -442,6 +508,7 @@ func (l *lease) told(says word) {
 		l.user.grants = append(l.user.grants, l)
 	case saysClose:
 		l.polite()
+		l.tryQueued()
 		switch {
 		case l.next:
 			l.letGo()
@@ -485,6 +552,9 @@ func (e *end) useGrant(l *lease) bool {
 	r := e.w.r
 	x := &l.life
 	n := min(e.size(), 900)
+	if r.Intn(4) == 0 { // in several packets
+		n = min(4*e.c.attr.PMTU, x.n-x.used)
+	}
 	rights := x.access & (mr.RemoteRead | mr.RemoteWrite)
 	k := RCWrite
 	if rights == mr.RemoteRead || rights&mr.RemoteRead != 0 && r.Intn(2) == 0 {
@@ -562,6 +632,25 @@ func (e *end) closeGrant(l *lease) bool {
 func (l *lease) canBeSnatched() bool {
 	return l.kind == fastMR && l.state == leaseOpen && !l.next && !l.rude && l.own.poison == nil &&
 		!l.own.peer.c.dying && !l.own.w.stopping
+}
+
+// endByPeer lets the owner's peer take the region away by SEND_WITH_INV, while another end of its host
+// uses it.
+func (l *lease) endByPeer() bool {
+	p := l.own.peer
+	if l.user == nil || l.user == p || l.back || l.asking || l.flying == 0 || !l.canBeSnatched() || !p.room(1) {
+		return false
+	}
+	l.user.forget(l)
+	l.uses = 0
+	if !slices.Contains(p.grants, l) {
+		p.grants = append(p.grants, l)
+	}
+	if !p.closeGrant(l) {
+		return false
+	}
+	p.release()
+	return true
 }
 
 func (e *end) forget(l *lease) {
@@ -665,6 +754,7 @@ func (l *lease) ended(num uint32, key mr.Key, v *vec, by string) {
 	if l.life.num == num && !l.life.gone {
 		l.life.gone = true
 		l.state = leaseIdle
+		l.tryQueued()
 		if e.c.keeper {
 			e.w.f.At(e.w.f.Now()+rxe.Time(e.w.r.Intn(5000)), l.goOn)
 		}
@@ -732,7 +822,7 @@ func (e *end) freeze(o *op) {
 // idleLeases reports whether nothing is lent or borrowed.
 func (e *end) idleLeases() bool {
 	for _, l := range e.leases {
-		if l.state != leaseIdle {
+		if l.state != leaseIdle || l.queued {
 			return false
 		}
 	}
@@ -748,6 +838,7 @@ func (e *end) windUp() {
 		if l.state == leaseClosed && e.room(1) {
 			l.takeAway()
 		}
+		l.tryQueued()
 	}
 	if e.unsignaled > 0 && e.room(1) { // the last one must be signaled, or nobody hears of its end
 		e.unsignaled = opRing

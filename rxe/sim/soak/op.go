@@ -78,6 +78,9 @@ var wheel = func() (w []Kind) {
 	return w
 }()
 
+// poisonEvery is how many operations, on average, stand between two that must fail. A power of two.
+const poisonEvery = 256
+
 // size draws a message's length.
 func (e *end) size() uint32 {
 	r, limit := e.w.r, e.c.maxMsg
@@ -172,7 +175,7 @@ func (e *end) invent() bool {
 	if u&7 == 0 && e.inventKeyed() {
 		return true
 	}
-	if u>>8&1023 == 0 && e.inventPoison() {
+	if u>>8&(poisonEvery-1) == 0 && e.inventPoison() {
 		return true
 	}
 	k := wheel[r.Intn(len(wheel))]

@@ -38,7 +38,7 @@ func (s *Scratch) arena(i int) (mem, shadow []byte) {
 
 // What a call of roxie sim without flags does.
 const (
-	DefaultRuns    = 20
+	DefaultRuns    = 40
 	DefaultPackets = 50_000 // a run
 )
 

@@ -3,6 +3,7 @@ package soak
 import (
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // This file covers work requests that must fail: attacks with keys that are stale, guessed, foreign or
@@ -15,6 +16,9 @@ type poison struct {
 	recv rxe.WCStatus // of the receive it takes, if it takes one
 	make func(e *end, o *op) bool
 }
+
+// rarePoisons are those at the end of the list, which the state of things allows now and then only.
+const rarePoisons = 6
 
 var poisons = []poison{
 	{"the key is guessed", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
@@ -50,12 +54,12 @@ var poisons = []poison{
 	{"the region may not be written", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
 		p := e.peer.h.pool
 		o.rkey, o.addr = p.key, p.iova
-		return e.reach(o, mr.RemoteWrite|mr.RemoteAtomic)
+		return e.reach(o, mr.RemoteWrite|mr.RemoteAtomic|mr.FlushGlobal)
 	}},
-	{"the region may not be read", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
+	{"the region is for atomics only", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
 		p := e.peer.h.shared
 		o.rkey, o.addr = p.key, p.iova
-		return e.reach(o, mr.RemoteRead)
+		return e.reach(o, mr.RemoteRead|mr.RemoteWrite|mr.FlushGlobal)
 	}},
 	{"it ends one byte behind the region", rxe.WCRemAccessErr, 0, func(e *end, o *op) bool {
 		o.rkey = e.tgtReg.key
@@ -70,8 +74,6 @@ var poisons = []poison{
 		o.rkey, o.addr = e.tgtReg.key, 1<<64-4
 		return e.reach(o, mr.RemoteWrite|mr.RemoteRead)
 	}},
-	{"it leaves the window", rxe.WCRemAccessErr, 0, beyondWindow},
-	{"the window is bound to another QP", rxe.WCRemAccessErr, 0, strangeWindow},
 	{"a local key is wrong", rxe.WCLocProtErr, 0, func(e *end, o *op) bool {
 		o.kind = RCWrite
 		o.src = e.h.source(uint32(1 + e.w.r.Intn(64)))
@@ -105,6 +107,8 @@ var poisons = []poison{
 		o.kind, o.rkey = LocalInv, e.h.pool.key
 		return true
 	}},
+	{"it leaves the window", rxe.WCRemAccessErr, 0, beyondWindow},
+	{"the window is bound to another QP", rxe.WCRemAccessErr, 0, strangeWindow},
 	{"LOCAL_INV has another variant", rxe.WCLocQPOpErr, 0, func(e *end, o *op) bool {
 		for _, l := range e.leases {
 			if l.kind == fastMR && l.state == leaseOpen && !l.next {
@@ -150,7 +154,16 @@ var poisons = []poison{
 	}},
 }
 
-const anyAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic
+const anyAccess = mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal
+
+// reaches are the operations that go to a peer's memory, with the right each needs and whether it is
+// one of 8 aligned bytes.
+var reaches = [...]struct {
+	kind Kind
+	need mr.Access
+	word bool
+}{{RCWrite, mr.RemoteWrite, false}, {RCRead, mr.RemoteRead, false}, {RCFetchAdd, mr.RemoteAtomic, true},
+	{RCCmpSwp, mr.RemoteAtomic, true}, {RCAtomicWrite, mr.RemoteWrite, true}, {RCFlush, mr.FlushGlobal, false}}
 
 // reach makes an operation that needs one of the rights and goes to o.addr by o.rkey. It is o.n bytes
 // long if that is not 0, and 8 at least.
@@ -159,21 +172,25 @@ func (e *end) reach(o *op, rights mr.Access) bool {
 	if o.addr == 0 {
 		o.addr = e.tgtReg.iova
 	}
-	kinds := [3]Kind{RCWrite, RCRead, RCFetchAdd}
-	need := [3]mr.Access{mr.RemoteWrite, mr.RemoteRead, mr.RemoteAtomic}
-	i := r.Intn(3)
-	for need[i]&rights == 0 || kinds[i] == RCFetchAdd && (e.c.access&mr.RemoteAtomic == 0 || o.addr%8 != 0) {
-		i = (i + 1) % 3
+	i := r.Intn(len(reaches))
+	for ; ; i = (i + 1) % len(reaches) {
+		if x := &reaches[i]; x.need&rights != 0 && x.need&e.c.access != 0 && (!x.word || o.addr%8 == 0) {
+			break
+		}
 	}
-	if o.kind = kinds[i]; o.n == 0 {
+	if o.kind = reaches[i].kind; o.n == 0 {
 		o.n = uint32(8 + r.Intn(min(e.c.maxMsg, 5000)))
 	}
+	if reaches[i].word {
+		o.n = 8
+	}
 	switch o.kind {
-	case RCWrite:
+	case RCWrite, RCAtomicWrite:
 		o.src = e.h.source(o.n)
 		return true
-	case RCFetchAdd:
-		o.n = 8
+	case RCFlush:
+		o.imm = uint32(wire.PlacementGlobal)
+		return true
 	}
 	return e.landing(o, o.n)
 }
@@ -233,13 +250,23 @@ func (e *end) inventPoison() bool {
 	if e.poison != nil || e.peer.poison != nil || e.held || !e.room(1) || e.risky || e.peer.risky {
 		return false
 	}
-	p := &poisons[e.w.r.Intn(len(poisons))]
-	o := e.next(RCWrite)
-	o.bad, o.extra = true, &extra{want: p.want, why: p.why}
-	if !p.make(e, o) {
+	for range 6 {
+		p := &poisons[e.w.r.Intn(len(poisons))]
+		if e.w.r.Intn(2) == 0 {
+			p = &poisons[len(poisons)-1-e.w.r.Intn(rarePoisons)]
+		}
+		o := e.next(RCWrite)
+		o.bad, o.extra = true, &extra{want: p.want, why: p.why}
+		if p.make(e, o) {
+			e.poisonBy(p, o)
+			return true
+		}
 		e.attack = 0
-		return false
 	}
+	return false
+}
+
+func (e *end) poisonBy(p *poison, o *op) {
 	e.poison = p
 	e.add(o)
 	if o.kind.takesRecv() {
@@ -247,5 +274,4 @@ func (e *end) inventPoison() bool {
 		m := &e.peer.expect[len(e.peer.expect)-1]
 		m.poison, m.want = true, p.recv
 	}
-	return true
 }

@@ -27,6 +27,7 @@ type rxq struct {
 	posted int
 	size   uint32
 	fuzzy  bool // unfinished messages leave their traces (UC)
+	limit  int  // shared: an event must come when fewer are left; 0 = not armed
 }
 
 // newRxq makes a receive queue for messages of up to size bytes, or joins a shared one.
@@ -44,7 +45,7 @@ func (h *host) newRxq(shard *rxe.Shard, size uint32, fuzzy bool) *rxq {
 	q := &rxq{h: h, shard: shard, size: size, fuzzy: fuzzy}
 	if shared {
 		n = min(2*n, 32)
-		srq, err := h.n.Dev.NewSRQ(shard, h.pd, uint32(n), maxSGE)
+		srq, err := h.n.Dev.NewSRQ(shard, h.srqPD, uint32(n), maxSGE)
 		h.w.must(err)
 		q.srq = srq
 	}
@@ -80,6 +81,9 @@ func (q *rxq) attach(e *end) {
 // refill posts all buffers that are free.
 func (q *rxq) refill() {
 	w := q.h.w
+	if q.srq != nil && !q.h.n.Busy(q.shard.ID) && !w.failed() {
+		q.watchLimit()
+	}
 	if q.h.rnr || q.e != nil && q.e.c.dying || q.srq == nil && q.e == nil || w.failed() {
 		return
 	}
@@ -96,6 +100,9 @@ func (q *rxq) refill() {
 		s.out = true
 		wr := rxe.RecvWR{ID: uint64(i), SGEs: q.h.sge(&s.v)}
 		if q.srq != nil {
+			for j := range wr.SGEs {
+				wr.SGEs[j].LKey = q.h.srqMem.key
+			}
 			w.must(q.srq.PostRecv(&wr))
 		} else {
 			w.must(q.e.q.PostRecv(&wr))
@@ -106,6 +113,49 @@ func (q *rxq) refill() {
 	if q.e != nil && q.e.q.State() == rxe.StateErr { // somebody must flush them
 		q.e.q.RingDoorbell()
 		w.f.KickShard(q.h.n, q.shard.ID)
+	}
+}
+
+// watchLimit makes sure that an event has told of a shared queue that runs dry, and now and then asks
+// for the next one.
+func (q *rxq) watchLimit() {
+	w := q.h.w
+	if n := q.srq.Q.Len(); q.limit > 0 && n < q.limit {
+		w.violate("host %d: an SRQ holds %d, and no event has told that it is less than %d", q.h.n.ID(), n,
+			q.limit)
+		return
+	}
+	if q.limit == 0 && w.r.Intn(4) == 0 {
+		q.limit = 1 + w.r.Intn(len(q.slots))
+		w.must(q.srq.SetLimit(uint32(q.limit)))
+		q.h.collect(q.shard)
+	}
+}
+
+// limitReached takes the event.
+func (q *rxq) limitReached() {
+	if n := q.srq.Q.Len(); q.limit == 0 {
+		q.h.w.violate("host %d: an SRQ tells of its limit, which is not armed", q.h.n.ID())
+	} else if n >= q.limit && q.posted < q.limit {
+		q.h.w.violate("host %d: an SRQ tells that it holds less than %d, but it holds %d", q.h.n.ID(), q.limit, n)
+	}
+	q.limit = 0
+}
+
+// lastChecks compares what the engine holds with what was posted. A QP may hold one of an SRQ's in
+// hand.
+func (q *rxq) lastChecks() {
+	held, may := 0, 0
+	switch {
+	case q.srq != nil:
+		held, may = q.srq.Q.Len(), q.srq.Users()
+	case q.e != nil:
+		held = q.e.q.RQ.Len()
+	default:
+		return
+	}
+	if held > q.posted || held+may < q.posted {
+		q.h.w.violate("host %d: a receive queue holds %d work requests, %d are posted", q.h.n.ID(), held, q.posted)
 	}
 }
 

@@ -17,16 +17,18 @@ const numberLen = 8
 
 // letter is an unreliable message that was sent.
 type letter struct {
-	num    uint64
-	from   *end
-	to     *end // nil: a group
-	kind   Kind
-	n      uint32
-	src    vec // behind the number
-	imm    uint32
-	slot   int  // UC WRITE
-	banned bool // must not arrive
-	got    int
+	num       uint64
+	from      *end
+	to        *end // nil: a group
+	kind      Kind
+	n         uint32
+	src       vec // behind the number
+	imm       uint32
+	slot      int  // UC WRITE
+	banned    bool // must not arrive
+	solicited bool
+	group     int // to nil: which
+	got       int
 }
 
 const letters = 1 << 13
@@ -36,7 +38,7 @@ type udState struct {
 	ends  []*end
 	ring  [letters]letter
 	next  uint64
-	group wire.GID
+	group [2]wire.GID // all are members of the first, every other one of the second
 }
 
 func (u *udState) write() *letter {
@@ -62,7 +64,7 @@ type ucFlow struct {
 	reg     *region
 	numbers uint32 // of our letters, by place in the queue
 	ahs     []*rxe.AH
-	groupAH *rxe.AH
+	groupAH [2]*rxe.AH
 }
 
 func (e *end) setUpUC() {
@@ -100,6 +102,7 @@ func (e *end) inventUC() bool {
 	x.n, o.imm = o.n, x.imm
 	e.numbered(x)
 	e.add(o)
+	x.solicited = o.flags&rxe.SendSolicited != 0
 	return true
 }
 
@@ -184,7 +187,7 @@ func (e *end) recvUC(c *rxe.CQE, s *rslot) bool {
 		e.w.violate("%v: %d bytes of a %v are not what was sent", e, x.n, x.kind)
 	}
 	e.h.scrub(s.off, s.size)
-	return false
+	return x.solicited
 }
 
 // numberAt reads the number of a letter in a receive buffer.
@@ -206,7 +209,7 @@ func (e *end) checkLetter(c *rxe.CQE, x *letter, num uint64, want rxe.CQE) bool 
 	case x == nil:
 		w.violate("%v: a message that nobody sent, number %d of %d: %+v", e, num, w.ud.next, *c)
 		return false
-	case x.to != nil && x.to != e || x.banned:
+	case x.to != nil && x.to != e || x.to == nil && !e.member(x.group) || x.banned:
 		w.violate("%v: message %d of %v is not for it: %+v", e, num, x.from, *c)
 		return false
 	case *c != want:
@@ -241,9 +244,11 @@ const (
 // buildUD gives hosts their datagram QPs.
 func (w *world) buildUD() {
 	u := &w.ud
-	u.group = wire.GIDFromIPv4([4]byte{239, 77, 0, 1})
-	if w.bth > 50 {
-		u.group = wire.GID{0: 0xff, 1: 0x0e, 15: 0x77}
+	for i := range u.group {
+		u.group[i] = wire.GIDFromIPv4([4]byte{239, 77, 0, byte(1 + i)})
+		if w.bth > 50 {
+			u.group[i] = wire.GID{0: 0xff, 1: 0x0e, 15: byte(0x77 + i)}
+		}
 	}
 	for _, h := range w.hosts {
 		for i, n := 0, 1+w.r.Intn(2); i < n; i++ {
@@ -267,17 +272,23 @@ func (w *world) startUD() {
 	for _, e := range w.ud.ends {
 		e.create()
 		w.must(sim.ReadyUD(e.q, udQKey))
-		w.must(e.h.n.Dev.AttachMulticast(e.q, w.ud.group))
+		for i, g := range w.ud.group {
+			if e.member(i) {
+				w.must(e.h.n.Dev.AttachMulticast(e.q, g))
+			}
+		}
 		for _, h := range w.hosts {
 			ah, err := e.h.n.Dev.CreateAH(e.h.pd, e.h.n.Path(h.n))
 			w.must(err)
 			e.uc.ahs = append(e.uc.ahs, ah)
 		}
-		av := e.h.n.Path(e.h.n)
-		av.Loopback, av.Path.Dst, av.Path.DstMAC = false, w.ud.group, wire.MulticastMAC(w.ud.group)
-		var err error
-		e.uc.groupAH, err = e.h.n.Dev.CreateAH(e.h.pd, av)
-		w.must(err)
+		for i, g := range w.ud.group {
+			av := e.h.n.Path(e.h.n)
+			av.Loopback, av.Path.Dst, av.Path.DstMAC = false, g, wire.MulticastMAC(g)
+			var err error
+			e.uc.groupAH[i], err = e.h.n.Dev.CreateAH(e.h.pd, av)
+			w.must(err)
+		}
 	}
 	w.loose = append(w.loose, w.ud.ends...)
 	for _, c := range w.conns {
@@ -290,6 +301,9 @@ func (w *world) startUD() {
 	}
 	w.trickle()
 }
+
+// member reports whether a datagram QP is in a group.
+func (e *end) member(group int) bool { return group == 0 || e.c.num%2 == 0 }
 
 func (e *end) inventUD() bool {
 	w := e.w
@@ -306,13 +320,15 @@ func (e *end) inventUD() bool {
 	}
 	o.orig = uint64(qkey)
 	if w.r.Intn(12) == 0 {
-		o.add, o.swap = uint64(e.uc.groupAH.Num()), uint64(rxe.QPNMulti)
+		x.group = w.r.Intn(2)
+		o.add, o.swap = uint64(e.uc.groupAH[x.group].Num()), uint64(rxe.QPNMulti)
 	} else {
 		x.to = w.ud.ends[w.r.Intn(len(w.ud.ends))]
 		o.add, o.swap = uint64(e.uc.ahs[x.to.h.n.ID()].Num()), uint64(x.to.q.QPN())
 	}
 	e.numbered(x)
 	e.add(o)
+	x.solicited = o.flags&rxe.SendSolicited != 0
 	return true
 }
 
@@ -343,7 +359,7 @@ func (e *end) recvUD(c *rxe.CQE, s *rslot) bool {
 	}
 	got := s.v.sub(0, c.ByteLen)
 	e.h.scrubAll(&got)
-	return false
+	return x.solicited
 }
 
 // checkGRH looks at the 40 bytes before a datagram.
@@ -354,7 +370,7 @@ func (e *end) checkGRH(s *rslot, x *letter) error {
 	}
 	dst := e.h.n.GID
 	if x.to == nil {
-		dst = e.w.ud.group
+		dst = e.w.ud.group[x.group]
 	}
 	src := x.from.h.n.GID
 	if src.IsIPv4() {

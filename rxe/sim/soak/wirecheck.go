@@ -30,6 +30,9 @@ type wireState struct {
 	told  bool // msn is known
 
 	refused bool // a request, with the NAK that ends the connection
+
+	limit    uint32 // requester: the highest message number that a delivered credit allows
+	credited bool   // and the requester has certainly seen one
 }
 
 // endRing is more than a window holds.
@@ -95,7 +98,11 @@ func (e *end) requestSent(now rxe.Time, op wire.Opcode, psn wire.PSN, bth []byte
 	case d > 0:
 		e.w.violate("%v: sends PSN %#x, the next is %#x", e, psn, s.next)
 	case d == 0:
+		e.newRequest(op, psn)
 		s.next = psn.Add(e.span(op, bth))
+		if n := s.next.Diff(s.acked) - 1; n > int32(e.h.window) {
+			e.w.violate("%v: %d PSNs are outstanding, the window is %d", e, n, e.h.window)
+		}
 		if i.Flags&(wire.FlagSend|wire.FlagWrite) == 0 || i.Flags&wire.FlagEnd != 0 {
 			s.ends[s.sent%endRing] = s.next.Add(wire.PSNMask)
 			s.sent++
@@ -103,6 +110,39 @@ func (e *end) requestSent(now rxe.Time, op wire.Opcode, psn wire.PSN, bth []byte
 	default: // again; a READ may ask for its rest
 		if end := psn.Add(e.span(op, bth)); end.Diff(s.next) > 0 {
 			e.w.violate("%v: PSN %#x again, but up to %#x instead of %#x", e, psn, end, s.next)
+		}
+	}
+}
+
+// newRequest checks what begins with a PSN that was not sent before.
+func (e *end) newRequest(op wire.Opcode, psn wire.PSN) {
+	s, f := &e.wc, op.Info().Flags
+	if f&wire.FlagStart == 0 && f&(wire.FlagSend|wire.FlagWrite) != 0 {
+		return
+	}
+	if e.sqd && e.q.State() == rxe.StateSQD && f&wire.FlagRead == 0 {
+		e.w.violate("%v: begins a message, PSN %#x, in SQD", e, psn)
+	}
+	if s.credited && f&wire.FlagSend != 0 && psn != s.acked.Next() &&
+		wire.PSN((s.sent+1)&wire.PSNMask).Diff(wire.PSN(s.limit)) > 0 {
+		e.w.violate("%v: begins message %d, a SEND, but has credits up to %d only", e, s.sent+1, s.limit)
+	}
+	if s.sent%16 == 0 {
+		e.checkSlots()
+	}
+}
+
+// checkSlots makes sure that slots of the send queue stay taken until their message is acknowledged.
+func (e *end) checkSlots() {
+	if e.failed || e.c.dying {
+		return
+	}
+	for i := e.done; i != e.posted; i++ {
+		if o := e.op(i); !o.kind.local() && o.last.Diff(e.wc.acked) > 0 {
+			if n := uint32(e.q.SQ.Len()); n < e.posted-i {
+				e.w.violate("%v: %d slots of the send queue are taken, %d must be", e, n, e.posted-i)
+			}
+			return
 		}
 	}
 }
@@ -143,6 +183,10 @@ func (e *end) ackSent(syn wire.Syndrome, psn wire.PSN, msn uint32) {
 		s.said = psn
 		if want := e.peer.wc.messagesThrough(psn); want != msn {
 			e.w.violate("%v: acknowledges PSN %#x with MSN %d, it ends message %d", e, psn, msn, want)
+		}
+	case wire.KindRNR:
+		if t := e.c.attr.RNRTimer; syn.Timer() != t {
+			e.w.violate("%v: an RNR NAK with timer code %d, the QP has %d", e, syn.Timer(), t)
 		}
 	case wire.KindNAK:
 		if syn.NAK() != wire.NAKPSNSeq {
@@ -192,9 +236,15 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 		return
 	}
 	covers, rnr := psn, false
+	if i.AETHOff != 0 && op != wire.RCAck {
+		s.credits((*wire.AETH)(b[w.bth+int(i.AETHOff):]), false)
+	}
 	if op == wire.RCAck {
 		aeth := (*wire.AETH)(b[w.bth+int(i.AETHOff):])
 		switch syn := aeth.Syndrome(); syn.Kind() {
+		case wire.KindACK:
+			fresh := psn.Diff(s.acked) > 0 && psn.Diff(s.next) < 0
+			s.credits(aeth, fresh && shard == e.q.Shard().ID && e.q.State() == rxe.StateRTS)
 		case wire.KindRNR:
 			rnr = true
 			e.noteRNR(now, syn, psn, shard == e.q.Shard().ID)
@@ -209,6 +259,19 @@ func (w *world) delivered(now rxe.Time, to *sim.Node, shard int, b []byte, damag
 			s.silence, s.waits = 0, false
 		}
 	}
+}
+
+// credits notes how far an acknowledgement lets the requester go. here tells that it sees it at once.
+func (s *wireState) credits(aeth *wire.AETH, here bool) {
+	n, ok := wire.CreditCount(aeth.Syndrome().Credits())
+	if !ok {
+		return
+	}
+	limit := (aeth.MSN() + n) & wire.PSNMask
+	if !s.credited || wire.PSN(limit).Diff(wire.PSN(s.limit)) > 0 {
+		s.limit = limit
+	}
+	s.credited = s.credited || here
 }
 
 // noteRNR begins the silence after an RNR NAK, where it is certain that the requester must obey: when

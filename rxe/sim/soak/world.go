@@ -31,6 +31,7 @@ type world struct {
 	bth      int  // offset of the BTH in every frame
 	muffled  int  // work requests that had to be refused, and whose NAK did not arrive
 	stopping bool // no new work
+	ticks    int  // since then
 	lossy    bool // so many frames are lost that retries run out
 	wr       rxe.SendWR
 	sges     [maxPieces]rxe.SGE
@@ -39,9 +40,10 @@ type world struct {
 	dirty    []*end
 	inline   [rxe.MaxInline]byte
 	ud       udState
-	holder   *end   // whose queue is held back for a region's sake
-	trickled uint64 // their messages
-	loose    []*end // of unreliable services, and inside a device
+	holder   *end     // whose queue is held back for a region's sake
+	trickled uint64   // their messages
+	loose    []*end   // of unreliable services, and inside a device
+	cut      [2]*host // from each other, for long
 	chaos    chaos
 }
 
@@ -107,8 +109,7 @@ func (w *world) build() {
 	pace := rxe.Time(r.Intn(2000 << r.Intn(5))) // frames are taken one by one, or many at a time
 	cfg := sim.Config{Seed: w.o.Seed, Latency: 1000 + rxe.Time(r.Intn(4000)), Burst: 8, Pace: pace,
 		Spread: 100 + rxe.Time(r.Intn(900)), Faults: w.o.Faults, RxRing: 256 << r.Intn(2),
-		Straddle: w.straddle, Trace: w.trace, Tap: w.tap, OnDeliver: w.delivered,
-		OnStraddle: w.straddled}
+		Straddle: w.straddle, Trace: w.trace, Tap: w.tap, OnDeliver: w.delivered}
 	if r.Intn(2) == 0 {
 		cfg.TxRing = 64 << r.Intn(3)
 	}
