@@ -54,9 +54,9 @@ const (
 	// maxBurst is how many packets the reliable pingpongs may send at once: they do so with a fixed
 	// timeout of 67 ms, in which an emulated machine takes no more.
 	maxBurst = 256
-	// maxUnpaced is how many packets may come to the guest when nothing holds the sender back: a
-	// little less than the tap's queue has room for.
-	maxUnpaced = 8000
+	// maxUnpaced is how many packets one end may send when nothing holds it back: a little less than
+	// roxie's ring has room for. (The tap's queue has more.)
+	maxUnpaced = 2000
 	// maxTimed is how many packets a message of a test for a time may have.
 	maxTimed = 16
 	// Of that, what it is made to move where it can choose.
@@ -110,12 +110,13 @@ func (c *Cell) valid() bool {
 	if c.pingpong() && c.Transport == "RC" && c.QPs*((c.Size+c.PMTU-1)/c.PMTU) > maxBurst {
 		return false
 	}
-	packets := maxPackets
-	if !c.paced() {
-		packets = maxUnpaced
-	}
-	return c.validTransport() && c.validSize() && c.validOption() && c.packets(c.leastIters()) <= packets &&
-		c.bytes(c.leastIters()) <= maxBytes
+	return c.validTransport() && c.validSize() && c.validOption() && c.fits(c.leastIters(), maxPackets, maxBytes)
+}
+
+// fits says whether so many messages of each QP stay within limits.
+func (c *Cell) fits(iters, packets, bytes int) bool {
+	n := c.packets(iters)
+	return n <= packets && c.bytes(iters) <= bytes && (c.paced() || n <= maxUnpaced*c.directions())
 }
 
 // paced says whether the receiver holds the sender back: by ACKs, or by the answer that is waited
@@ -208,7 +209,7 @@ func (c *Cell) iters() int {
 		n = wantAllIters
 	}
 	n = max(n, c.leastIters())
-	for n > c.leastIters() && (c.packets(n) > wantPackets || c.bytes(n) > wantBytes) {
+	for n > c.leastIters() && !c.fits(n, wantPackets, wantBytes) {
 		n--
 	}
 	return n

@@ -67,8 +67,8 @@ These combinations are not cells.
 | -D with UC or UD bandwidth, or with more than 16 packets a message | nothing bounds the packets; captures would not be complete |
 | -I with more than 64 bytes | that is what it is tried with |
 | rping smaller than 64 or larger than 65535 | its own limits |
-| UC and UD bandwidth of more than 8000 packets | the tap's queue is not longer, and nothing holds the sender back |
-| cells of more than 20,000 packets or 32 MiB | captures are to be complete, and looked at |
+| UC and UD bandwidth of more than 2000 packets each way | roxie's ring has room for 2048, and nothing holds the sender back |
+| cells of more than 20,000 packets or 32 MiB, as -a over RC and UC | captures are to be complete, and looked at; two scenarios run -a over RC all the same |
 
 No cell of the product is skipped.
 

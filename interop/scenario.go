@@ -43,6 +43,7 @@ func (c Cell) with(size, pmtu int) Cell {
 // scenarios are all of them, in the order they run.
 func scenarios() []*scenario {
 	all := []*scenario{vlanScenario()}
+	all = append(all, allSizesScenarios()...)
 	all = append(all, netemScenarios()...)
 	all = append(all, rnrScenarios()...)
 	all = append(all, cmScenarios()...)
@@ -81,6 +82,15 @@ func stock(theirs, ours []string) func(context.Context, *scenario, *rig, *place)
 	return func(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
 		t, o := s.commands(r.roxie)
 		return "", r.pair(ctx, &s.Cell, append(t, theirs...), append(o, ours...), at)
+	}
+}
+
+// allSizesScenarios run -a over RC: five messages of each size up to 8 MiB are some more packets than a
+// cell may have.
+func allSizesScenarios() []*scenario {
+	return []*scenario{
+		{Cell: base("ib_write_bw", "client", "RC", "all").with(0, 4096), play: stock(nil, nil)},
+		{Cell: base("ib_read_bw", "server", "RC", "all").with(0, 4096), play: stock(nil, nil)},
 	}
 }
 

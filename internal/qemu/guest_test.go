@@ -43,7 +43,7 @@ func boot(t testing.TB) (context.Context, *Guest) {
 	// A signal ends the test as a failure does, so that nothing is left behind.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	t.Cleanup(stop)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	t.Cleanup(cancel)
 	img, err := Build(ctx, t.Logf)
 	if err != nil {
