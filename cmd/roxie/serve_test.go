@@ -506,6 +506,154 @@ func TestServeCutFile(t *testing.T) {
 	}
 }
 
+// reload changes an endpoint's configuration and waits until it has been read.
+func (p *process) reload(config, logged string) {
+	p.t.Helper()
+	writeFile(p.t, p.conf, []byte(config))
+	before := strings.Count(p.logged(), logged)
+	p.signal(syscall.SIGHUP)
+	eventually(p.t, fmt.Sprintf("%q in the log", logged), func() bool {
+		return strings.Count(p.logged(), logged) > before
+	})
+}
+
+// TestServeReload: what has not changed goes on, connections included; what has ends.
+func TestServeReload(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	config := func(services, exports string) string {
+		return "interfaces: [{name: veth0}]\nservices: {" + services + "}\nexports:\n" + exports
+	}
+	const (
+		kept   = "  - {name: kept, size: 1MiB, access: read-write, allow: [10.77.0.0/24]}\n"
+		strict = "  - {name: kept, size: 1MiB, access: read-write, allow: [10.77.0.9]}\n"
+		gone   = "  - {name: gone, size: 1MiB, allow: [10.77.0.0/24]}\n"
+		fresh  = "  - {name: fresh, size: 2MiB, allow: [10.77.0.0/24]}\n"
+	)
+	p := endpoint(t, l.A, config("echo: ", kept+gone))
+	c := newClient(t, l.B)
+	stays, goes := c.export("kept", true), c.export("gone", false)
+	answers, err := c.dial("10.77.0.1:7175", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.reload("interfaces: [{name: veth0}]\nlimits: {qps: x}\n", "configuration not taken")
+	if stays.Err() != nil || goes.Err() != nil || answers.Err() != nil {
+		t.Fatal("a configuration with problems has changed something")
+	}
+
+	p.reload(config("rping: ", kept+fresh), "configuration taken")
+	for what, l := range map[string]*link{"export": goes, "echo": answers} {
+		select {
+		case <-l.Done():
+		case <-time.After(10 * time.Second):
+			t.Errorf("the connection to the %s that has gone has not ended", what)
+		}
+	}
+	if got := stays.do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCSuccess {
+		t.Errorf("what has not changed: %v", got)
+	}
+	if got := c.export("fresh", false); got.Length != 2<<20 {
+		t.Errorf("new export of %d bytes", got.Length)
+	}
+	if _, err := c.dial("10.77.0.1:7470", xfer.Hello{Name: "gone"}.Marshal()); err == nil {
+		t.Error("what has gone can be connected to")
+	}
+
+	p.reload(config("rping: ", strict+fresh), "configuration taken")
+	select {
+	case <-stays.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("who is not on the list any more has not been put out")
+	}
+	c.close()
+	good(t, l.B, "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "3", "-V")
+	p.signal(syscall.SIGTERM)
+	if err := p.end(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServeLimits: connections beyond a limit are refused with the reason, and possible again when
+// others have gone.
+func TestServeLimits(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	config := func(limits string) string {
+		return "interfaces: [{name: veth0}]\nlimits: {" + limits + "}\nservices: {echo: {size: 64KiB}}\n" +
+			"exports: [{name: a, size: 1MiB, allow: [10.77.0.0/24]}]\n"
+	}
+	p := endpoint(t, l.A, config("connections-per-peer: 3"))
+	c := newClient(t, l.B)
+	refused := func(text string) {
+		t.Helper()
+		_, err := c.dial("10.77.0.1:7175", nil)
+		var rej *cm.RejectError
+		if !errors.As(err, &rej) || !strings.Contains(xfer.ParseRefusal(rej.Private), text) {
+			t.Fatalf("one too many: %v, want %q", err, text)
+		}
+	}
+	var links []*link
+	for range 3 {
+		links = append(links, c.export("a", false))
+	}
+	refused("10.77.0.2 has 3 connections")
+	if err := links[0].Disconnect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "room", func() bool { _, err := c.dial("10.77.0.1:7175", nil); return err == nil })
+	p.reload(config("qps: 3"), "configuration taken") // three are there
+	refused("3 QPs are in use of 3")
+	p.reload(config("memory: 2MiB"), "configuration taken")
+	refused("are in use of 2 MiB")
+	if got := links[1].do(verbs.WRRDMARead, 0, 8); got != verbs.WCSuccess {
+		t.Errorf("a connection within the limits: %v", got)
+	}
+	p.signal(syscall.SIGTERM)
+	if err := p.end(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServeInterfaceReturns: the interface is deleted and made anew, and served as before.
+func TestServeInterfaceReturns(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	p := endpoint(t, l.A, "interfaces: [{name: veth0}, {name: veth7}]\nservices: {rping: }\n")
+	p.logs("waiting for the interface")
+	ping := func() {
+		t.Helper()
+		good(t, l.B, "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "3", "-V")
+	}
+	ping()
+	ip := func(n *nettest.Namespace, args ...string) {
+		t.Helper()
+		cmd := exec.Command("ip", args...)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err := n.Start(cmd)
+		if err == nil {
+			err = cmd.Wait()
+		}
+		if err != nil {
+			t.Fatalf("ip %v: %v %s", args, err, out.String())
+		}
+	}
+	ip(l.A, "link", "del", "veth0")
+	p.logs("interface has gone")
+	ip(l.A, "link", "add", "veth0", "mtu", "9000", "type", "veth", "peer", "name", "veth0", "mtu", "9000", "netns", l.B.Name)
+	ip(l.A, "addr", "add", "10.77.0.1/24", "dev", "veth0")
+	ip(l.B, "addr", "add", "10.77.0.2/24", "dev", "veth0")
+	ip(l.A, "link", "set", "veth0", "up")
+	ip(l.B, "link", "set", "veth0", "up")
+	eventually(t, "interface", func() bool { return strings.Count(p.logged(), "interface opened") == 2 })
+	ping()
+	p.signal(syscall.SIGTERM)
+	if err := p.end(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTransferKilled: 64 MiB; the endpoint is killed during a put and started again, a get is killed
 // and resumed.
 func TestTransferKilled(t *testing.T) {

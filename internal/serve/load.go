@@ -208,7 +208,7 @@ func (r *reader) config(root *yaml.Node, c *Config) {
 			r.list(n, "exports", func(n *yaml.Node) { c.Exports = append(c.Exports, r.export(n)) })
 		},
 	})
-	if len(c.Interfaces) == 0 {
+	if len(c.Interfaces) == 0 && len(r.problems) == 0 {
 		r.fault(root, "no interfaces: name one, as in `interfaces: [{name: eth0}]`, or give -d")
 	}
 	r.unique(child(root, "interfaces"), "interface")
@@ -351,8 +351,10 @@ func (r *reader) perftest(n *yaml.Node) Perftest {
 		"qps":        func(n *yaml.Node) { p.QPs = r.number(n, 1, 64) },
 		"iterations": func(n *yaml.Node) { p.Iterations = r.number(n, 1, 1<<30) },
 	})
-	if p.Test == "" && n.Kind == yaml.MappingNode {
-		r.fault(n, "which test? as in `test: write_bw`")
+	if p.Test == "" {
+		if n.Kind == yaml.MappingNode && child(n, "test") == nil {
+			r.fault(n, "which test? as in `test: write_bw`")
+		}
 		return p
 	}
 	if err := p.perf().Check(); err != nil {
