@@ -120,6 +120,20 @@ lint: ## gofmt, go vet, staticcheck
 fuzz: ## every fuzz target for FUZZTIME each (FUZZ= picks some by name)
 	@scripts/fuzz $(FUZZTIME) $(FUZZ)
 
+.PHONY: sim
+sim: build ## simulate the engine under every fault (RUNS= from SEED=, one a core at a time)
+	bin/roxie sim --seed $(or $(SEED),1) --runs $(or $(RUNS),40) --jobs 0
+
+.PHONY: soak-sim
+soak-sim: build ## the same for HOURS= (fractions too), from a seed that nobody has chosen
+	@mkdir -p build
+	bin/roxie sim --seed $(or $(SEED),$$(date +%s)000) --jobs 0 --json build/soak-sim.json \
+		--duration $$(awk 'BEGIN { print 3600 * $(or $(HOURS),1) }')
+
+.PHONY: mutants
+mutants: ## plant each known bug in the engine: the simulation must find it
+	$(GO) test -tags mutants -count=1 -timeout 10m -run TestMutants ./rxe/sim/soak
+
 .PHONY: vet-arm64
 vet-arm64: ## go vet as an arm64 machine would see the tree
 	GOARCH=arm64 $(GO) vet ./...
