@@ -339,13 +339,18 @@ func (m *meter) tell(format string, args ...any) {
 	}
 }
 
-// raw measures the ceiling with the two threads that roxie's two ends have as well.
-func (m *meter) raw(ctx context.Context, c *Cell, r *round) error {
+// rawConfig is raw between the two sides of the lab, from the client's to the server's.
+func (m *meter) rawConfig(frame int) raw.Config {
 	end := func(n *lab.Namespace) raw.End {
 		return raw.End{Netns: "/run/netns/" + n.Name, Interface: n.Interface}
 	}
-	cfg := raw.Config{A: end(m.lab.B), B: end(m.lab.A), FrameSize: c.Frame, Duration: m.duration / 2,
+	return raw.Config{A: end(m.lab.B), B: end(m.lab.A), FrameSize: frame, Duration: m.duration / 2,
 		Threads: 2}
+}
+
+// raw measures the ceiling with the two threads that roxie's two ends have as well.
+func (m *meter) raw(ctx context.Context, c *Cell, r *round) error {
+	cfg := m.rawConfig(c.Frame)
 	if cpus := m.pair.CPUs; cpus != nil {
 		cfg.CPUs = []int{cpus[1], cpus[0]} // the client's end sends
 	} else if runtime.NumCPU() == 1 {

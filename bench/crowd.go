@@ -35,40 +35,17 @@ type crowd struct {
 func (r *Loads) connections(ctx context.Context, e *ends, n int, each time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*waitLimit)
 	defer cancel()
-	c := &crowd{e: e}
-	ca, cb, err := e.queues(4 * crowdFlight)
-	if err != nil {
-		return err
-	}
-	c.ca = ca
-	if c.from, err = e.a.memory(n * smallSize); err != nil {
-		return err
-	}
-	if c.to, err = e.b.memory(n * smallSize); err != nil {
-		return err
-	}
-	fill(c.from.Bytes(), 3)
-	fill(c.to.Bytes(), 4)
 	heap, rss := heapNow(), rssNow()
 	start := time.Now()
-	for range n {
-		l, err := e.connect(ca, cb, verbs.QPCap{MaxSendWR: crowdDepth, MaxRecvWR: crowdDepth})
-		if err != nil {
-			return fmt.Errorf("connection %d: %w", len(c.links), err)
-		}
-		c.links = append(c.links, l)
+	c, err := newCrowd(e, n)
+	if err != nil {
+		return err
 	}
 	r.Setup = Setup{Connections: n, Seconds: time.Since(start).Seconds()}
 	r.Setup.HeapPerQP = (heapNow() - heap) / uint64(2*n)
 	r.Setup.RSSPerQP = (rssNow() - rss) / int64(2*n)
-
-	c.wr = verbs.SendWR{Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, RKey: c.to.RKey(),
-		SGList: make([]verbs.SGE, 1)}
-	if _, err := c.turns(ctx, n, func(sent int) bool { return sent >= n }); err != nil {
+	if err := c.prove(ctx); err != nil {
 		return err
-	}
-	if !slices.Equal(c.from.Bytes(), c.to.Bytes()) {
-		return fmt.Errorf("what arrived over %d connections is not what was sent", n)
 	}
 	for qps := 1; qps <= n; qps *= 10 {
 		w, err := c.measure(ctx, qps, each)
@@ -76,6 +53,46 @@ func (r *Loads) connections(ctx context.Context, e *ends, n int, each time.Durat
 			return fmt.Errorf("%d QPs: %w", qps, err)
 		}
 		r.QPs = append(r.QPs, w)
+	}
+	return nil
+}
+
+// newCrowd makes n connections.
+func newCrowd(e *ends, n int) (*crowd, error) {
+	c := &crowd{e: e}
+	ca, cb, err := e.queues(4 * crowdFlight)
+	if err != nil {
+		return nil, err
+	}
+	c.ca = ca
+	if c.from, err = e.a.memory(n * smallSize); err != nil {
+		return nil, err
+	}
+	if c.to, err = e.b.memory(n * smallSize); err != nil {
+		return nil, err
+	}
+	fill(c.from.Bytes(), 3)
+	fill(c.to.Bytes(), 4)
+	for range n {
+		l, err := e.connect(ca, cb, verbs.QPCap{MaxSendWR: crowdDepth, MaxRecvWR: crowdDepth})
+		if err != nil {
+			return nil, fmt.Errorf("connection %d: %w", len(c.links), err)
+		}
+		c.links = append(c.links, l)
+	}
+	c.wr = verbs.SendWR{Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, RKey: c.to.RKey(),
+		SGList: make([]verbs.SGE, 1)}
+	return c, nil
+}
+
+// prove sends a message over each connection and compares.
+func (c *crowd) prove(ctx context.Context) error {
+	n := len(c.links)
+	if _, err := c.turns(ctx, n, func(sent int) bool { return sent >= n }); err != nil {
+		return err
+	}
+	if !slices.Equal(c.from.Bytes(), c.to.Bytes()) {
+		return fmt.Errorf("what arrived over %d connections is not what was sent", n)
 	}
 	return nil
 }
@@ -109,6 +126,7 @@ func (c *crowd) measure(ctx context.Context, qps int, d time.Duration) (WireQPs,
 	if _, err := c.turns(ctx, qps, func(sent int) bool { return sent >= warm }); err != nil {
 		return WireQPs{}, err
 	}
+	before := c.e.drops()
 	used, start := processTime(), time.Now()
 	sent, err := c.turns(ctx, qps, func(sent int) bool {
 		return sent%16 == 0 && time.Since(start) > d
@@ -118,6 +136,9 @@ func (c *crowd) measure(ctx context.Context, qps int, d time.Duration) (WireQPs,
 	w := WireQPs{QPs: qps, Mpps: float64(sent) / elapsed.Seconds() / 1e6,
 		NS: float64(elapsed.Nanoseconds()) / float64(sent)}
 	w.CPU = (user + system) * w.NS
+	after := c.e.drops()
+	w.Retransmits = after.Retransmits - before.Retransmits
+	w.Dropped = after.lost() - before.lost()
 	return w, err
 }
 

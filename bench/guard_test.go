@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/roxie-rdma/roxie/internal/perf"
 )
 
 // spin keeps the CPU busy for a while, without the help of a clock that could be slow itself.
@@ -61,7 +59,7 @@ func TestGuardFindsSlowness(t *testing.T) {
 	}
 	for _, p := range pairs {
 		if d := p.per.d; d != nil {
-			// As long as four such messages: a third of the bound of a half.
+			// As long as four such messages: far below the bound.
 			n := int(4 * p.per.message)
 			d.B.QP.Shard().TestHook = func() { spin(n) }
 		}
@@ -75,7 +73,7 @@ func TestGuardFindsSlowness(t *testing.T) {
 }
 
 func TestGuardJudges(t *testing.T) {
-	reference := &Guard{Ratios: map[string]float64{"write_64": 1, wirePrefix + "write_bw_64k": 0.8}}
+	reference := &Guard{Ratios: map[string]float64{"write_64": 1, wirePrefix + "write_64k": 0.8}}
 	for _, tt := range []struct {
 		name         string
 		now          map[string]float64
@@ -83,18 +81,18 @@ func TestGuardJudges(t *testing.T) {
 		failed       string
 		said         string
 	}{
-		{"as before", map[string]float64{"write_64": 1.1, wirePrefix + "write_bw_64k": 0.7}, false, "", ""},
-		{"a little slower", map[string]float64{"write_64": 0.6, wirePrefix + "write_bw_64k": 0.4}, false, "", ""},
-		{"engine", map[string]float64{"write_64": 0.49, wirePrefix + "write_bw_64k": 0.8}, false, "write_64",
+		{"as before", map[string]float64{"write_64": 1.1, wirePrefix + "write_64k": 0.7}, false, "", ""},
+		{"a little slower", map[string]float64{"write_64": 0.6, wirePrefix + "write_64k": 0.4}, false, "", ""},
+		{"engine", map[string]float64{"write_64": 0.49, wirePrefix + "write_64k": 0.8}, false, "write_64",
 			"TOO SLOW"},
-		{"wire", map[string]float64{"write_64": 1, wirePrefix + "write_bw_64k": 0.3}, false,
-			wirePrefix + "write_bw_64k", "TOO SLOW"},
-		{"disturbed", map[string]float64{"write_64": 1, wirePrefix + "write_bw_64k": 0.3}, true, "",
+		{"wire", map[string]float64{"write_64": 1, wirePrefix + "write_64k": 0.3}, false,
+			wirePrefix + "write_64k", "TOO SLOW"},
+		{"disturbed", map[string]float64{"write_64": 1, wirePrefix + "write_64k": 0.3}, true, "",
 			"inconclusive"},
-		{"missing", map[string]float64{"write_64": 1}, false, wirePrefix + "write_bw_64k", "not measured"},
+		{"missing", map[string]float64{"write_64": 1}, false, wirePrefix + "write_64k", "not measured"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := &Guard{Ratios: tt.now, inconclusive: map[string]bool{wirePrefix + "write_bw_64k": tt.inconclusive}}
+			g := &Guard{Ratios: tt.now, inconclusive: map[string]bool{wirePrefix + "write_64k": tt.inconclusive}}
 			var b strings.Builder
 			if got := strings.Join(g.judge(&b, reference), " "); got != tt.failed ||
 				!strings.Contains(b.String(), tt.said) {
@@ -118,7 +116,7 @@ func TestGuardReference(t *testing.T) {
 	for _, p := range pairs {
 		measured = append(measured, p.name)
 	}
-	for _, c := range guardCells {
+	for _, c := range (&meter{}).wireCases() {
 		measured = append(measured, c.name)
 	}
 	slices.Sort(measured)
@@ -142,23 +140,11 @@ func TestGuardReference(t *testing.T) {
 	}
 }
 
-// On the wire: rates by the best of both sides, latencies by the fastest hundredth.
+// On the wire the least cost of each side counts, whatever the round.
 func TestGuardWireRatio(t *testing.T) {
-	c := &Cell{Test: "write_bw", Size: 65536, PMTU: 4096}
-	if got := wireRatio(c, rates([]float64{20, 10}, []float64{9, 16})); got != 0.8 {
-		t.Errorf("rates: %v, want 0.8", got)
-	}
-	fast := func(us float64) []perf.Quantile { return []perf.Quantile{{Q: 0.01, Us: us}, {Q: 0.5, Us: 1000}} }
-	lat := &Cell{Test: "send_lat", lat: true}
-	all := []round{
-		{raw: 900, rawDist: fast(3), result: perf.Result{Lat: &perf.Latency{P50: 700, Dist: fast(8)}}},
-		{raw: 3, rawDist: fast(2), result: perf.Result{Lat: &perf.Latency{P50: 900, Dist: fast(4)}}},
-	}
-	if got := wireRatio(lat, all); got != 0.5 {
-		t.Errorf("latency: %v, want 0.5", got)
-	}
-	if got := undisturbed(lat, all); got != 1 {
-		t.Errorf("%d undisturbed rounds, want 1", got)
+	ratio, good := wireRatio([]wireCost{{raw: 3, ours: 9}, {raw: 2, ours: 5}, {raw: 5, ours: 4}})
+	if ratio != 0.5 || good != 2 {
+		t.Errorf("ratio %v, %d undisturbed rounds; want 0.5 and 2", ratio, good)
 	}
 }
 

@@ -42,6 +42,8 @@ type Fairness struct {
 	User   float64 `json:"user_cores"`
 	System float64 `json:"system_cores"`
 	Drops  Drops   `json:"drops"`
+
+	cpu float64 // ns of both ends for each packet with payload
 }
 
 // Drops are what was lost on the way or had to wait for room, both ends together.
@@ -83,6 +85,9 @@ type WireQPs struct {
 	Mpps float64 `json:"mpps"`   // messages
 	CPU  float64 `json:"cpu_ns"` // of both ends, a message
 	NS   float64 `json:"ns"`     // time, a message
+	// Retransmits are packets sent again, Dropped those for which a ring had no room.
+	Retransmits uint64 `json:"retransmits"`
+	Dropped     uint64 `json:"dropped"`
 }
 
 // Idle is of connections that do nothing, in the default configuration.
@@ -223,6 +228,11 @@ func (f *Fairness) run(ctx context.Context, e *ends, qps int, d time.Duration) e
 	}
 	elapsed := time.Since(start).Seconds()
 	f.User, f.System = processTime().since(used, elapsed)
+	packets := float64(qps*streamDepth) * streamSize / 4096 // those of the end
+	for _, n := range count {
+		packets += float64(n) / 4096
+	}
+	f.cpu = (f.User + f.System) * elapsed * 1e9 / packets
 	if !bytes.Equal(from.Bytes(), to.Bytes()) {
 		return fmt.Errorf("what arrived is not what was sent")
 	}

@@ -65,6 +65,7 @@ type Result struct {
 	Lost      uint64        `json:"lost"` // frames sent that did not arrive
 	Mode      string        `json:"mode"` // "native" or "generic"
 	ZeroCopy  bool          `json:"zerocopy"`
+	CPU       time.Duration `json:"cpu_ns"` // of the receiver's thread in Elapsed; with one thread: of both
 }
 
 // Latency is what PingPong measured: half the time from before the send to after the receive of the

@@ -45,7 +45,7 @@ func Stream(ctx context.Context, c Config) (Result, error) {
 	}
 	r := Result{
 		FrameSize: c.FrameSize, Threads: c.Threads, Frames: s.meter.count, Elapsed: s.meter.elapsed,
-		Lost: s.sent.Load() - s.received, Mode: b.mode, ZeroCopy: b.ZeroCopy(),
+		Lost: s.sent.Load() - s.received, Mode: b.mode, ZeroCopy: b.ZeroCopy(), CPU: s.meter.cpu,
 	}
 	r.Mpps = float64(r.Frames) / r.Elapsed.Seconds() / 1e6
 	r.Gbps = r.Mpps * float64(8*c.FrameSize) / 1e3
@@ -246,6 +246,14 @@ type meter struct {
 	base    uint64
 	count   uint64
 	elapsed time.Duration
+	cpu     time.Duration // of the thread that asks, meanwhile
+}
+
+// threadTime is the CPU time of the calling thread.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // cannot fail on Linux
+	return time.Duration(ts.Nano())
 }
 
 // over takes the count so far and says whether the time is over.
@@ -255,9 +263,9 @@ func (m *meter) over(d time.Duration, count uint64) bool {
 	case m.start.IsZero():
 		m.start = now
 	case !m.warm && now.Sub(m.start) >= d/10:
-		m.warm, m.start, m.base = true, now, count
+		m.warm, m.start, m.base, m.cpu = true, now, count, threadTime()
 	case m.warm && now.Sub(m.start) >= d:
-		m.count, m.elapsed = count-m.base, now.Sub(m.start)
+		m.count, m.elapsed, m.cpu = count-m.base, now.Sub(m.start), threadTime()-m.cpu
 		return true
 	}
 	return false
