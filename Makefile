@@ -89,6 +89,11 @@ bench: build ## as root: raw AF_XDP, roxie and TCP in turns, crowds, losses: tab
 	@test -s build/bench/bench.txt
 	$(GO) run ./bench/plot -json build/bench/bench.json -o build/bench
 
+.PHONY: bench-doc
+bench-doc: ## put the results of the last make bench into docs/performance.md
+	$(GO) run ./bench/plot -json build/bench/bench.json -o docs/performance \
+		-doc docs/performance.md -text build/bench/bench.txt
+
 .PHONY: bench-engine
 bench-engine: ## the engine in memory: ns a message and packet, allocations (BENCH=regexp COUNT=n)
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),Engine|Responder|ICRC|QPs)' -benchmem \
