@@ -134,8 +134,8 @@ func TestParkedAnswers(t *testing.T) {
 	}
 }
 
-// TestBudgetLongRead: a long READ, whose answer takes thousands of PSNs, does not use up the account:
-// it is one frame in the peer's ring, and the other QPs keep their windows.
+// TestBudgetLongRead: a long READ, whose answer takes thousands of PSNs, does not use up the account: it
+// is asked for in parts, and the other QPs keep their windows.
 func TestBudgetLongRead(t *testing.T) {
 	run := func(read bool) rxe.Time {
 		p, sides := crowd(t, 2, usual)

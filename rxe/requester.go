@@ -248,11 +248,11 @@ func (q *QP) readDepth() uint32 {
 	return uint32(q.attr.MaxQPRdAtomic)
 }
 
-// readSlice is for how many PSNs of READ e the next request may ask, 0 if for none now. The responder
-// sends its answer as fast as it can, so that a long READ is asked for in parts that the window holds:
-// our own ring must take them. Of one READ at most two requests are outstanding, the second when half
-// of the window is free. What was asked for before and is lost is asked for again up to where its
-// request ended: a responder knows a repeated request by the original.
+// readSlice is for how many PSNs of READ e the next request may ask, 0 if for none now. The
+// responder sends its answer as fast as it can, so that a long READ is asked for in parts that the
+// window holds: our own ring must take them. Of one READ at most two requests are outstanding, the
+// second when half of the window is free. What was asked for before and is lost is asked for again
+// up to where its request ended: a responder knows a repeated request by the original.
 func (q *QP) readSlice(e *sendEntry) uint32 {
 	r := &q.req
 	inFlight := uint32(r.psn.Diff(r.una))
