@@ -5,8 +5,16 @@ import (
 	"unsafe"
 )
 
-// This file is the only one with unsafe: addresses of memory and atomics on plain bytes. An aligned
-// word never leaves the page, nor the heap block, of a byte inside it.
+// This file is the only one with unsafe: addresses of memory, atomics on plain bytes, and one array
+// index. An aligned word never leaves the page, nor the heap block, of a byte inside it.
+
+// at returns the entry of an index, of which the lower bits count. Indexing the array would load its
+// first byte as well, to find a nil chunk, of which there is none: one more cache line for every
+// check, and one that others write, for it holds the entries 0 to 7.
+func (c *chunk) at(index uint32) *atomic.Pointer[View] {
+	const size = unsafe.Sizeof(c[0])
+	return (*atomic.Pointer[View])(unsafe.Add(unsafe.Pointer(c), uintptr(index%chunkLen)*size))
+}
 
 // AddrOf returns the virtual address of b's first byte, the natural IOVA of a region; 0 for an
 // empty slice without memory.

@@ -96,7 +96,7 @@ func New(limit, seed uint32, g *Grace) *Table {
 
 // entry returns the entry of an index.
 func (t *Table) entry(index uint32) *atomic.Pointer[View] {
-	return &t.chunks[index>>chunkShift%maxChunks].Load()[index%chunkLen]
+	return t.chunks[index>>chunkShift%maxChunks].Load().at(index)
 }
 
 // load returns the view of an index, or vacant.
@@ -108,7 +108,7 @@ func (t *Table) load(index uint32) *View { return t.entry(index).Load() }
 // cannot pass; reading locally is need 0. A request of no bytes needs no check (IBTA C9-88), so
 // n is not 0.
 func (t *Table) Check(key Key, pd PD, qpn uint32, need Access, va, n uint64) (*View, Fault) {
-	v := t.chunks[key>>(8+chunkShift)].Load()[key>>8%chunkLen].Load()
+	v := t.chunks[key>>(8+chunkShift)].Load().at(key.Index()).Load()
 	off := va - v.iova // huge if va is lower
 	flags := uint32(need) | flagValid
 	if mutant.KeyVariant && v.Key().Index() == key.Index() {
