@@ -118,7 +118,8 @@ func bench(ctx context.Context, g *qemu.Guest, out io.Writer, jsonFile string) e
 			median(b.Roxie), median(b.Rxe), b.Ratio)
 	}
 	_ = tw.Flush()
-	fmt.Fprintf(out, "medians; inside an emulated machine, where checksums are dear: only the ratios mean something\n")
+	fmt.Fprintln(out, "medians; inside an emulated machine, where checksums are dear: only the ratios",
+		"mean something")
 	if jsonFile == "" {
 		return nil
 	}

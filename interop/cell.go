@@ -110,7 +110,8 @@ func (c *Cell) valid() bool {
 	if c.pingpong() && c.Transport == "RC" && c.QPs*((c.Size+c.PMTU-1)/c.PMTU) > maxBurst {
 		return false
 	}
-	return c.validTransport() && c.validSize() && c.validOption() && c.fits(c.leastIters(), maxPackets, maxBytes)
+	return c.validTransport() && c.validSize() && c.validOption() &&
+		c.fits(c.leastIters(), maxPackets, maxBytes)
 }
 
 // fits says whether so many messages of each QP stay within limits.

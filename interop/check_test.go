@@ -151,12 +151,14 @@ func TestJudge(t *testing.T) {
 				p.mend()
 			}
 		}, "a NAK"},
-		{"roxie repeats itself at once", func(c *captured) { c.repeat(false, 4, 1, 20*time.Millisecond, false) },
+		{"roxie repeats itself at once",
+			func(c *captured) { c.repeat(false, 4, 1, 20*time.Millisecond, false) },
 			"sent again after 20ms only"},
 		{"roxie repeats itself a little", func(c *captured) { c.repeat(false, 4, 3, second, false) }, ""},
 		{"roxie repeats itself too often", func(c *captured) { c.repeat(false, 4, 4, second, false) },
 			"4 of 52 packets were sent again, more than 3"},
-		{"Linux repeats what roxie does not acknowledge", func(c *captured) { c.repeat(true, 4, 4, second, false) },
+		{"Linux repeats what roxie does not acknowledge",
+			func(c *captured) { c.repeat(true, 4, 4, second, false) },
 			"4 of 52 packets were sent again, more than 3"},
 		{"Linux repeats what roxie has acknowledged", func(c *captured) {
 			c.repeat(true, 4, 4, second, true)
@@ -180,7 +182,9 @@ func TestJudge(t *testing.T) {
 			f := findings{Packets: len(packets.linux)}
 			err := f.judge(packets.linux, packets.ours, goodCell())
 			t.Log(err)
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			ok := c.want == "" && err == nil ||
+				c.want != "" && err != nil && strings.Contains(err.Error(), c.want)
+			if !ok {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
