@@ -46,10 +46,7 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer cfg.GC.start()()
-	go func() { // the parent closes its end, or dies: nobody wants the result any more
-		_, _ = in.Read(make([]byte, 1))
-		cancel()
-	}()
+	go untilClosed(in, cancel)
 	enc := json.NewEncoder(out)
 	var mu sync.Mutex
 	tell := func(e event) {
@@ -69,6 +66,13 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
+// untilClosed calls cancel when the parent closes its end, or dies: nobody wants the result any
+// more. The newline behind the configuration, which may not have been read with it, is no end.
+func untilClosed(in io.Reader, cancel func()) {
+	_, _ = io.Copy(io.Discard, in)
+	cancel()
+}
+
 // Pair runs tests between the two sides of a lab: the server in A, the client in B.
 type Pair struct {
 	Lab     *lab.Lab
@@ -80,7 +84,7 @@ type Pair struct {
 const (
 	readyTimeout = 20 * time.Second
 	killAfter    = 3 * time.Second
-	reasonWait   = 500 * time.Millisecond
+	reasonWait   = 5 * time.Second // a busy machine takes that long to bury a process
 )
 
 // Run runs both ends of a test and returns what the client measured. Both are gone when it returns.
@@ -169,19 +173,16 @@ func (p *Pair) await(ctx context.Context, server, client *child) error {
 		case <-bDone:
 			bDone, failed = nil, hear(client, "client")
 		case <-late:
-			if own == nil {
-				own = second
-			}
-			return own
+			return second
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if late == nil && failed {
+		switch {
+		case own != nil:
+			return own
+		case late == nil && failed:
 			late = time.After(reasonWait)
 		}
-	}
-	if own != nil {
-		return own
 	}
 	return second
 }

@@ -42,7 +42,7 @@ func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // the parent closes its end, or dies: nobody wants the result any more
-		_, _ = in.Read(make([]byte, 1))
+		_, _ = io.Copy(io.Discard, in) // the newline behind the configuration is no end
 		cancel()
 	}()
 	enc := json.NewEncoder(out)
