@@ -180,80 +180,105 @@ func (k *Keys) checks(rounds, keys int) error {
 	k.CheckNs["1"], k.CheckNs["1k_hot"] = one1, hot1
 	k.CheckNs["1k_far"], k.CheckNs["1m_random"] = far1, random
 	k.RandomOverChase = random / k.ChaseNs
-	return k.storms(rounds, 32*keys, t, hots)
+	return k.storms(rounds, t, hots)
 }
 
-// storms measures the check of hot keys with the other core idle, busy, and storming, in rounds long
-// enough for the storm to run. A round in which it hardly did, because other programs had its core,
-// does not count.
-func (k *Keys) storms(rounds, checks int, t *keyTable, keys []mr.Key) error {
+// storms measures the check of hot keys beside rivals on another core. All are measured alike, in
+// stretches so short that a rival runs all through most of them, whatever else the machine does.
+func (k *Keys) storms(rounds int, t *keyTable, keys []mr.Key) error {
 	own, err := newKeyTable(16)
 	if err != nil {
 		return err
 	}
 	defer own.close()
-	round := func() float64 {
+	apart, err := newPairs(t.tab, t.grace, t.storm, 1, 1)
+	if err != nil {
+		return err
+	}
+	defer apart.close()
+	elsewhere, err := newPairs(own.tab, own.grace, own.storm, 1, 1)
+	if err != nil {
+		return err
+	}
+	defer elsewhere.close()
+	private := make([]uint64, 512)
+	rivals := []struct {
+		ns   *float64
+		rate float64
+		work func() // some 5 to 10 microseconds
+	}{
+		{&k.Storm.Spin, 0, func() {
+			for range 16 {
+				for i := range private {
+					private[i]++
+				}
+			}
+		}},
+		{&k.Storm.Busy, 0, func() { elsewhere.run(pairBatch, false) }},
+		{&k.Storm.Storm, 0, func() { apart.run(pairBatch, false) }},
+	}
+	at := 0
+	stretch := func() float64 {
+		const batches = 32
 		start := time.Now()
 		t.grace.Enter(0)
-		for at := 0; at < checks; at += checkBatch {
-			from := at % (len(keys) - checkBatch)
-			t.check(keys[from : from+checkBatch])
+		for range batches {
+			t.check(keys[at : at+checkBatch])
+			if at += checkBatch; at+checkBatch > len(keys) {
+				at = 0
+			}
 			t.grace.Quiesce(0)
 		}
 		t.grace.Leave(0)
-		return float64(time.Since(start).Nanoseconds()) / float64(checks)
+		return float64(time.Since(start).Nanoseconds()) / (batches * checkBatch)
 	}
-	var ns, rates [2][]float64
 	for range rounds {
-		lower(&k.Storm.Calm, round())
-		for i, storm := range []*keyTable{own, t} {
-			p, err := newPairs(storm.tab, storm.grace, storm.storm, 1, 1)
-			if err != nil {
-				return err
-			}
-			n, rate := inStorm(p, round)
-			p.close()
-			ns[i], rates[i] = append(ns[i], n), append(rates[i], rate)
+		for range 200 {
+			lower(&k.Storm.Calm, stretch())
+		}
+		for i := range rivals {
+			r := &rivals[i]
+			ns, rate := beside(r.work, stretch)
+			lower(r.ns, ns)
+			r.rate = max(r.rate, rate)
 		}
 	}
-	k.Storm.Busy, _ = inFullStorm(ns[0], rates[0])
-	k.Storm.Storm, k.Storm.Pairs = inFullStorm(ns[1], rates[1])
+	k.Storm.Pairs = rivals[2].rate * pairBatch
 	k.Storm.Ratio, k.Storm.Alone = k.Storm.Storm/k.Storm.Calm, k.Storm.Storm/k.Storm.Busy
+	k.Storm.Machine = k.Storm.Spin / k.Storm.Calm
 	return nil
 }
 
-// inFullStorm is the best of the rounds in which the storm had at least half its best rate.
-func inFullStorm(ns, rates []float64) (best, rate float64) {
-	rate = slices.Max(rates)
-	for i, n := range ns {
-		if rates[i] >= rate/2 {
-			lower(&best, n)
-		}
-	}
-	return best, rate
-}
-
-// inStorm runs a round while another thread registers and invalidates, and returns the round's
-// result and the pairs a second.
-func inStorm(p *pairs, round func() float64) (ns, rate float64) {
+// beside runs stretches while another thread works, and returns the best of those in which that did
+// at least 0.8 of its best rate, and the rate, in times of work a second.
+func beside(work func(), stretch func() float64) (best, rate float64) {
 	var stop atomic.Bool
-	var pairs atomic.Int64
+	var done atomic.Int64
 	var end sync.WaitGroup
 	end.Go(func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for !stop.Load() {
-			p.run(pairBatch, false)
-			pairs.Add(pairBatch)
+			work()
+			done.Add(1)
 		}
 	})
-	for pairs.Load() == 0 {
+	for done.Load() == 0 {
 		runtime.Gosched()
 	}
-	first, start := pairs.Load(), time.Now()
-	ns = round()
-	rate = float64(pairs.Load()-first) / time.Since(start).Seconds()
+	var ns, rates []float64
+	for range 150 {
+		before, start := done.Load(), time.Now()
+		ns = append(ns, stretch())
+		rates = append(rates, float64(done.Load()-before)/time.Since(start).Seconds())
+	}
 	stop.Store(true)
 	end.Wait()
-	return ns, rate
+	rate = slices.Max(rates)
+	for i, n := range ns {
+		if rates[i] >= 0.8*rate {
+			lower(&best, n)
+		}
+	}
+	return best, rate
 }

@@ -43,7 +43,8 @@ func TestKeysRun(t *testing.T) {
 			t.Errorf("check_ns of %s is %v", name, checks[name])
 		}
 	}
-	for name, v := range map[string]float64{"calm": k.Storm.Calm, "busy": k.Storm.Busy,
+	for name, v := range map[string]float64{"calm": k.Storm.Calm, "spin": k.Storm.Spin,
+		"busy":  k.Storm.Busy,
 		"storm": k.Storm.Storm, "independent": k.Independent.Random,
 		"loads": k.Independent.Loads} {
 		if v <= 0 {
