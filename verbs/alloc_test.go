@@ -89,7 +89,8 @@ func TestNoAllocation(t *testing.T) {
 				least = min(least, after.Mallocs-before.Mallocs)
 			}
 			t.Logf("%d messages of %d bytes: %d allocations at least", messages, size, least)
-			if least > uint64(messages/3/100) {
+			// On a busy machine there are few messages, and the runtime's own stand out.
+			if least > uint64(max(messages/3/100, 24)) {
 				t.Errorf("%d allocations over %d messages of %d bytes", least, messages/3, size)
 			}
 		}
