@@ -111,7 +111,7 @@ bench-compare: ## two outputs of bench-engine: make bench-compare OLD=old.txt NE
 
 .PHONY: bench-guard
 bench-guard: build ## as root: fail if something became much slower, or allocates (ratios only)
-	$(GO) test -count=1 -run 'NoAlloc|IdleQPMemory|Guard' ./rxe ./rxe/mr ./verbs ./xdp ./bench
+	$(GO) test -count=1 -run 'NoAlloc|IdleQPMemory|Guard' ./rxe ./xdp ./bench
 	bin/roxie bench --guard
 
 .PHONY: lint
