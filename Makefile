@@ -33,6 +33,10 @@ run: build ## as root: two endpoints move verified data, with rates beside raw A
 	bin/roxie perf read_bw --lab --verify -s 65536 -m 4096 -D 2
 	bin/roxie bench --only raw,write,read,send,send_lat --json build/run.json
 
+.PHONY: serve
+serve: build ## as root: an endpoint and clients move SIZE (1G), with both ends killed on the way
+	@scripts/serve-session $(SIZE)
+
 .PHONY: interop
 interop: build ## as root: against Linux's rdma_rxe and stock tools in a guest (JSON=FILE)
 	@scripts/need interop
