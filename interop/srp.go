@@ -59,7 +59,8 @@ if ! [ -d $t/srpt ]; then
 	done
 fi
 echo 1 >/run/srpt/enable
-`, srp.DefaultPort, qemu.GuestRDMA, qemu.GuestIPv4.Addr(), quickDisk, slowDisk, slowTime.Nanoseconds())
+`, srp.DefaultPort, qemu.GuestRDMA, qemu.GuestIPv4.Addr(), quickDisk, slowDisk,
+	slowTime.Nanoseconds())
 
 // srptDown ends all logins: otherwise rxe might send to QPs that are gone for ever.
 const srptDown = "echo 0 >/run/srpt/enable"
@@ -69,7 +70,8 @@ func srpScenarios() []*scenario {
 	for _, s := range []struct {
 		option string
 		play   func(context.Context, *scenario, *rig, *place) (string, error)
-	}{{"logins", srpLogins}, {"aborts", srpAborts}, {"target leaves", srpLeaves}, {"target vanishes", srpVanishes}} {
+	}{{"logins", srpLogins}, {"aborts", srpAborts}, {"target leaves", srpLeaves}, {"target vanishes",
+		srpVanishes}} {
 		c := base("ib_srpt", "client", "RC", s.option)
 		c.Size, c.QPs = 64<<10, 2
 		all = append(all, &scenario{Cell: c, play: s.play, rough: true,
@@ -86,8 +88,10 @@ func srpScenarios() []*scenario {
 }
 
 // srpStart starts roxie srp on a disk of the guest.
-func (r *rig) srpStart(ctx context.Context, s *scenario, at *place, more ...string) (*process, error) {
-	argv := []string{r.roxie, "srp", qemu.TapName, qemu.GuestIPv4.Addr().String(), "-s", fmt.Sprint(s.Size),
+func (r *rig) srpStart(ctx context.Context, s *scenario, at *place, more ...string) (*process,
+	error) {
+	argv := []string{r.roxie, "srp", qemu.TapName, qemu.GuestIPv4.Addr().String(), "-s",
+		fmt.Sprint(s.Size),
 		"--channels", fmt.Sprint(s.QPs), "--overwrite", "--pcap", at.pcap, "--json", at.json}
 	return r.here(ctx, append(argv, more...)...)
 }
@@ -104,7 +108,8 @@ func srpReport(ctx context.Context, p *process) (*srp.Report, error) {
 		return nil, fmt.Errorf("no report: %w", err)
 	}
 	if rep.Mismatches+rep.Errors+rep.Timeouts > 0 {
-		return nil, fmt.Errorf("%d mismatches, %d errors, %d timeouts", rep.Mismatches, rep.Errors, rep.Timeouts)
+		return nil, fmt.Errorf("%d mismatches, %d errors, %d timeouts", rep.Mismatches, rep.Errors,
+			rep.Timeouts)
 	}
 	return rep, nil
 }
@@ -122,7 +127,8 @@ func srpLogins(ctx context.Context, s *scenario, r *rig, at *place) (string, err
 	if rep.Commands != 1000 || rep.Beside < 2 {
 		return "", fmt.Errorf("%d commands, %d sessions beside", rep.Commands, rep.Beside)
 	}
-	return fmt.Sprintf("%.0f commands a second, %d sessions came and went, %d REG_MR", rep.IOPS, rep.Beside,
+	return fmt.Sprintf("%.0f commands a second, %d sessions came and went, %d REG_MR", rep.IOPS,
+		rep.Beside,
 		rep.Regs), nil
 }
 
@@ -138,7 +144,8 @@ func srpAborts(ctx context.Context, s *scenario, r *rig, at *place) (string, err
 		return "", err
 	}
 	if rep.Aborted == 0 || rep.Repeated < rep.Aborted {
-		return "", fmt.Errorf("%d commands aborted of %d tried, %d repeated", rep.Aborted, rep.Aborts, rep.Repeated)
+		return "", fmt.Errorf("%d commands aborted of %d tried, %d repeated", rep.Aborted, rep.Aborts,
+			rep.Repeated)
 	}
 	return fmt.Sprintf("%d commands aborted of %d tried", rep.Aborted, rep.Aborts), nil
 }
@@ -148,7 +155,8 @@ func srpAborts(ctx context.Context, s *scenario, r *rig, at *place) (string, err
 const srpEndTime = 40 * time.Second
 
 // srpEnds runs an endless load, does something to the target once it moves, and wants it to end.
-func srpEnds(ctx context.Context, s *scenario, r *rig, at *place, script, says string) (string, error) {
+func srpEnds(ctx context.Context, s *scenario, r *rig, at *place, script, says string) (string,
+	error) {
 	p, err := r.srpStart(ctx, s, at, "-n", endless, "--area", "1", "--logins", "0")
 	if err != nil {
 		return "", err
@@ -184,7 +192,8 @@ func srpLeaves(ctx context.Context, s *scenario, r *rig, at *place) (string, err
 
 // srpVanishes lets nothing of the target through any more.
 func srpVanishes(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
-	note, err := srpEnds(ctx, s, r, at, "modprobe sch_netem; tc qdisc add dev eth0 root netem loss 100%",
+	note, err := srpEnds(ctx, s, r, at,
+		"modprobe sch_netem; tc qdisc add dev eth0 root netem loss 100%",
 		"transport retry counter exceeded")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()

@@ -33,14 +33,15 @@ func newInitiatorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "srp INTERFACE TARGET[:PORT]",
 		Short: "Log in to an SRP target and check its disk with random reads and writes",
-		Long: "srp logs in to a target of the SCSI RDMA Protocol over RDMA-CM, such as Linux's ib_srpt, and\n" +
-			"plays Linux's ib_srp: every command has memory of its own, registered by REG_MR under a new\n" +
-			"key from a pool of regions, which the target reads and writes through, and which LOCAL_INV\n" +
-			"takes away. It fills the beginning of the disk, does random READs and WRITEs there, reads all\n" +
-			"back, and compares every block; other sessions log in and out meanwhile.\n\n" +
-			"It writes to the disk. One that holds anything but zeros and what an earlier run has left is\n" +
-			"refused, unless --overwrite is given.",
-		Example: "  roxie srp eth0 192.0.2.7                     # port 5555, where ib_srpt's manual has it listen\n" +
+		Long: "srp logs in to a target of the SCSI RDMA Protocol over RDMA-CM, such as Linux's\n" +
+			"ib_srpt, and plays Linux's ib_srp: every command has memory of its own, registered by\n" +
+			"REG_MR under a new key from a pool of regions, which the target reads and writes through,\n" +
+			"and which LOCAL_INV takes away. It fills the beginning of the disk, does random READs and\n" +
+			"WRITEs there, reads all back, and compares every block; other sessions log in and out\n" +
+			"meanwhile.\n\n" +
+			"It writes to the disk. One that holds anything but zeros and what an earlier run has left\n" +
+			"is refused, unless --overwrite is given.",
+		Example: "  roxie srp eth0 192.0.2.7    # port 5555, where ib_srpt's manual has it listen\n" +
 			"  roxie srp eth0 192.0.2.7:5555 -n 1000 --logins 4 --abort 50 --json FILE",
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -59,8 +60,10 @@ func newInitiatorCommand() *cobra.Command {
 	fs.IntVarP(&f.MaxBytes, "size", "s", srp.MaxIO, "most `bytes` of a command")
 	fs.Uint64Var(&f.area, "area", 32, "`MiB` of the disk to use, from its beginning")
 	fs.BoolVar(&f.Overwrite, "overwrite", false, "write over whatever the disk holds")
-	fs.DurationVar(&f.Timeout, "timeout", 30*time.Second, "how long a command may take before it is aborted")
-	fs.StringVar(&f.guid, "guid", "", "the target's service GUID, 16 hex digits; default: that of its MAC `address`")
+	fs.DurationVar(&f.Timeout, "timeout", 30*time.Second,
+		"how long a command may take before it is aborted")
+	fs.StringVar(&f.guid, "guid", "",
+		"the target's service GUID, 16 hex digits; default: that of its MAC `address`")
 	fs.Uint64Var(&f.Seed, "seed", 1, "of all that is random")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets, both directions, to this pcapng `file`")
 	fs.StringVar(&f.json, "json", "", "write the report to this `file`, - for standard output")
@@ -81,7 +84,8 @@ func (f *initiatorFlags) check(target string) (addr netip.AddrPort, err error) {
 		value, min, max int
 	}{
 		{"-n", f.Count, 1, 1 << 40}, {"--channels", f.Channels, 1, 64}, {"--depth", f.Depth, 1, 1024},
-		{"--logins", f.Logins, 0, 64}, {"--abort", f.Abort, 0, 1 << 40}, {"--lun", int(f.LUN), 0, 1<<14 - 1},
+		{"--logins", f.Logins, 0, 64}, {"--abort", f.Abort, 0, 1 << 40}, {"--lun", int(f.LUN), 0,
+			1<<14 - 1},
 		{"-s", f.MaxBytes, 512, srp.MaxIO}, {"--area", int(f.area), 1, 1 << 24},
 	} {
 		if n.value < n.min || n.value > n.max {
@@ -145,9 +149,10 @@ func (f *initiatorFlags) run(c *cobra.Command, to string) (err error) {
 // signOfLife is how long a target may be silent before it is asked for a sign of life.
 const signOfLife = 5 * time.Second
 
-// portID is the target port's name: of ib_srpt, twice the GUID of the machine's first RDMA device, which
-// for Soft-RoCE comes from the MAC address.
-func (f *initiatorFlags) portID(c *cobra.Command, dev *verbs.Context, addr netip.Addr) (srp.PortID, error) {
+// portID is the target port's name: of ib_srpt, twice the GUID of the machine's first RDMA device,
+// which for Soft-RoCE comes from the MAC address.
+func (f *initiatorFlags) portID(c *cobra.Command, dev *verbs.Context, addr netip.Addr) (srp.PortID,
+	error) {
 	if f.guid != "" {
 		guid, err := strconv.ParseUint(f.guid, 16, 64)
 		return srp.PortID{Ext: guid, GUID: guid}, err
@@ -159,7 +164,8 @@ func (f *initiatorFlags) portID(c *cobra.Command, dev *verbs.Context, addr netip
 	defer net.Close()
 	mac, err := net.Resolve(c.Context(), dev.Port().Ifindex, addr)
 	if err != nil {
-		return srp.PortID{}, fmt.Errorf("find the target's GUID by its MAC address: %w; --guid names it", err)
+		return srp.PortID{}, fmt.Errorf("find the target's GUID by its MAC address: %w; --guid names it",
+			err)
 	}
 	guid := guidOf(mac)
 	return srp.PortID{Ext: guid, GUID: guid}, nil

@@ -31,7 +31,8 @@ func TestSRP(t *testing.T) {
 		t.Fatal(err)
 	}
 	guid := guidOf([6]byte(l.A.MAC)) // as `roxie srp` finds it
-	disk, err := ramdisk.New(dev, m, ramdisk.Config{Blocks: 8 << 11, ID: srp.PortID{Ext: guid, GUID: guid}})
+	disk, err := ramdisk.New(dev, m, ramdisk.Config{Blocks: 8 << 11, ID: srp.PortID{Ext: guid,
+		GUID: guid}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +57,12 @@ func TestSRP(t *testing.T) {
 	to := l.A.IPv4.String()
 	dir := t.TempDir()
 	file, pcap := filepath.Join(dir, "report"), filepath.Join(dir, "pcap")
-	code, out, errs := srpRun(to, "-n", "60", "-s", "16384", "--area", "1", "--logins", "1", "--json", file, "--pcap", pcap)
-	if code != exitOK || !strings.Contains(out, "ROXIE RAMDISK 1, a disk: 16384 blocks of 512 bytes; 2 channels") ||
-		!strings.Contains(out, "\n60 commands of 512 bytes to 16 KiB in ") || !strings.Contains(out, " 0 commands with wrong data\n") {
+	code, out, errs := srpRun(to, "-n", "60", "-s", "16384", "--area", "1", "--logins", "1", "--json",
+		file, "--pcap", pcap)
+	if code != exitOK || !strings.Contains(out,
+		"ROXIE RAMDISK 1, a disk: 16384 blocks of 512 bytes; 2 channels") ||
+		!strings.Contains(out, "\n60 commands of 512 bytes to 16 KiB in ") || !strings.Contains(out,
+		" 0 commands with wrong data\n") {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
 	var r srp.Report
@@ -73,7 +77,8 @@ func TestSRP(t *testing.T) {
 		t.Errorf("capture: %v, %v", st, err)
 	}
 	code, _, errs = srpRun(to, "--guid", "5")
-	if code != exitFailure || !strings.Contains(errs, "the target refuses the login: unable to associate") {
+	if code != exitFailure || !strings.Contains(errs,
+		"the target refuses the login: unable to associate") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	code, _, errs = srpRun(to + ":9")

@@ -8,7 +8,7 @@
 //	│                  │            │ attacker: raw packet socket   │
 //	└──────────────────┘            └───────────────────────────────┘
 //
-// What no endpoint can tell from its peer's own packets, since RoCEv2 has no secrets: packets with a
-// connection's addresses, QPN and PSN. So the attacker may hurt the connection that he aims such
+// What no endpoint can tell from its peer's own packets, since RoCEv2 has no secrets: packets with
+// a connection's addresses, QPN and PSN. So the attacker may hurt the connection that he aims such
 // packets at, and no other.
 package hostile

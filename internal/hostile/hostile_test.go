@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/roxie-rdma/roxie/rxe"
-	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
 )
@@ -21,9 +20,9 @@ var (
 	stranger6 = netip.MustParseAddr("fd77::99")
 )
 
-// maxRetransmits is what the load may send twice in all: a machine that is too busy to answer within
-// the ACK timeout makes a QP go back by its window. What is hostile must not make it do so at all,
-// which NAKs would show.
+// maxRetransmits is what the load may send twice in all: a machine that is too busy to answer
+// within the ACK timeout makes a QP go back by its window. What is hostile must not make it do so
+// at all, which NAKs would show.
 const maxRetransmits = 256
 
 // TestHostilePeer sends everything that is bad to an endpoint whose other connection moves data
@@ -107,8 +106,8 @@ func (r *rig) wantOnly(why rxe.Reason, frames [][]byte) {
 	}
 }
 
-// lengths: frames cut off anywhere, of random bytes, with lengths in their headers that are right and
-// that are not.
+// lengths: frames cut off anywhere, of random bytes, with lengths in their headers that are right
+// and that are not.
 func lengths(t *testing.T, r *rig) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var whole, lying [][]byte
@@ -124,7 +123,8 @@ func lengths(t *testing.T, r *rig) {
 		whole = append(whole, b)
 	}
 	all, by := r.counted(func() { r.send(whole...) })
-	if all < 120 || by[rxe.Reason(wire.ReasonShortBTH)] < 10 || by[rxe.Reason(wire.ReasonOpcode)] < 10 {
+	if all < 120 || by[rxe.Reason(wire.ReasonShortBTH)] < 10 ||
+		by[rxe.Reason(wire.ReasonOpcode)] < 10 {
 		t.Errorf("of %d frames %d were dropped: %v", len(whole), all, by)
 	}
 	r.send(lying...) // those that the kernel keeps are none of ours
@@ -144,8 +144,8 @@ func setLengths(b []byte) {
 	be.PutUint16(b[24:], ^uint16(sum+sum>>16))
 }
 
-// opcodes: every opcode, known or not, with payloads of many lengths, from an address that is not the
-// peer's, to the connection under load, and to QPNs that are nobody's.
+// opcodes: every opcode, known or not, with payloads of many lengths, from an address that is not
+// the peer's, to the connection under load, and to QPNs that are nobody's.
 func opcodes(t *testing.T, r *rig) {
 	var frames [][]byte
 	unknown := uint64(0)
@@ -168,7 +168,8 @@ func opcodes(t *testing.T, r *rig) {
 	}
 	all, by := r.counted(func() { r.send(frames...) })
 	if all != uint64(len(frames)) || by[rxe.Reason(wire.ReasonOpcode)] != unknown {
-		t.Errorf("of %d frames, %d of them with unknown opcodes, %d were dropped: %v", len(frames), unknown, all, by)
+		t.Errorf("of %d frames, %d of them with unknown opcodes, %d were dropped: %v", len(frames),
+			unknown, all, by)
 	}
 	for _, why := range []rxe.Reason{rxe.ReasonNoQP, rxe.ReasonQPType, rxe.ReasonAddress} {
 		if by[why] == 0 {
@@ -229,7 +230,8 @@ func spoofed(t *testing.T, r *rig) {
 		mac := wire.MAC{2, 9, 9, 9, 9, byte(i)}
 		others = append(others, r.frame(from{src: src, qpn: qpn, mac: mac}, op, size, psn))
 		partition = append(partition, r.frame(from{qpn: qpn, pkey: uint16(1 + i)}, op, size, psn))
-		none = append(none, r.frame(from{qpn: verbs.QPN(rnd.Uint32()&0x7fffff | 0x800000)}, op, size, psn))
+		none = append(none, r.frame(from{qpn: verbs.QPN(rnd.Uint32()&0x7fffff | 0x800000)}, op, size,
+			psn))
 	}
 	r.wantOnly(rxe.ReasonAddress, others)
 	r.wantOnly(rxe.ReasonPKey, partition)
@@ -245,8 +247,9 @@ func congestion(t *testing.T, r *rig) {
 	r.wantOnly(rxe.ReasonQPType, frames)
 }
 
-// victim: other connections, one after the other, get packets from their peer's own address, with headers
-// that are right more often than not. They may fall; memory that they do not lend stays as it is.
+// victim: other connections, one after the other, get packets from their peer's own address, with
+// headers that are right more often than not. They may fall; memory that they do not lend stays as
+// it is.
 func victim(t *testing.T, r *rig) {
 	around := newEnd(t, r.a) // a region of another domain
 	copy(around.mem.Bytes(), bytes.Repeat([]byte{0xa5}, memory))
@@ -256,7 +259,8 @@ func victim(t *testing.T, r *rig) {
 		for range 16 {
 			server, client := r.connect()
 			for range 3 {
-				must(t, server.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{server.mem.SGE(0, rnd.IntN(6000))}}))
+				must(t, server.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{server.mem.SGE(0,
+					rnd.IntN(6000))}}))
 			}
 			r.send(r.aimed(rnd, server, around)...)
 			if server.qp.State() != verbs.StateRTS {
@@ -325,174 +329,4 @@ func aim(rnd *rand.Rand, hdr []byte, op wire.Opcode, a *verbs.QPAttr, server, ar
 		h.SetSyndrome(wire.Syndrome(rnd.Uint32()))
 		h.SetMSN(rnd.Uint32() & 0xffffff)
 	}
-}
-
-// replay: every packet of a connection that is over, its request for a connection among them, comes
-// again, three times.
-func replay(t *testing.T, r *rig) {
-	var frames [][]byte
-	skip := r.server.qp.Num()
-	record := func(f func(head, tail []byte)) {
-		r.mu.Lock()
-		r.recorded = f
-		r.mu.Unlock()
-	}
-	record(func(head, tail []byte) {
-		b := append(bytes.Clone(head), tail...)
-		var p wire.Packet
-		if wire.Parse(wire.Frame{Head: b}, &p) == wire.ReasonOK && p.DestQP != skip {
-			frames = append(frames, b)
-		}
-	})
-	server, client := r.connect()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for range 10 {
-		must(t, client.qp.PostSend(&verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: []verbs.SGE{client.mem.SGE(0, 9000)},
-			RemoteAddr: server.mem.Addr(), RKey: server.mem.RKey()}))
-		_, err := client.wait(ctx)
-		must(t, err)
-	}
-	must(t, client.conn.Disconnect(ctx))
-	<-server.conn.Done()
-	record(nil)
-	must(t, server.qp.Destroy())
-	clear(server.mem.Bytes())
-	before, seen := r.ma.Stats(), r.requests.Load()
-	_, by := r.counted(func() {
-		for range 3 {
-			r.send(frames...)
-		}
-	})
-	data, mads := uint64(0), uint64(0)
-	for _, f := range frames {
-		if f[42] == byte(wire.UDSendOnly) {
-			mads++
-		} else {
-			data++
-		}
-	}
-	if data < 30 || mads < 3 || by[rxe.ReasonNoQP] != 3*data {
-		t.Errorf("%d packets of data and %d messages of the manager came thrice; dropped: %v", data, mads, by)
-	}
-	if bytes.ContainsFunc(server.mem.Bytes(), func(c rune) bool { return c != 0 }) {
-		t.Error("memory of the old connection was written")
-	}
-	r.until("the manager to see the messages", func() bool {
-		return received(r.ma.Stats()) >= received(before)+3*mads
-	})
-	after := r.ma.Stats()
-	if n := after.Sent[rcm.AttrREP.Index()] - before.Sent[rcm.AttrREP.Index()]; n > 0 || r.requests.Load() != seen {
-		t.Errorf("an old request was answered with %d REPs, and told to the application", n)
-	}
-	if n := after.Sent[rcm.AttrREJ.Index()] - before.Sent[rcm.AttrREJ.Index()]; n < 3 {
-		t.Errorf("%d REJs", n)
-	}
-}
-
-// received is how many messages a manager has looked at.
-func received(s rcm.Stats) (n uint64) {
-	for _, c := range s.Received {
-		n += c
-	}
-	return n
-}
-
-// until waits for a condition.
-func (r *rig) until(what string, f func() bool) {
-	r.t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
-}
-
-// mad is a message to A's manager.
-func (r *rig) mad(src netip.Addr, msg rcm.Message) []byte {
-	m := rcm.Encode(rand.Uint64(), msg)
-	b := r.frame(from{src: src, qpn: 1}, wire.UDSendOnly, len(m), nil)
-	p := wire.Path{SrcMAC: wire.MAC(r.lab.B.MAC), DstMAC: wire.MAC(r.lab.A.MAC), VLAN: -1,
-		Src: src.As16(), Dst: r.lab.A.IPv4.As16(), HopLimit: 64, SrcPort: 0xc123}
-	var tmpl wire.Template
-	tmpl.Init(&p, 1, 0xffff)
-	hdr := tmpl.Begin(b[:cap(b)], wire.UDSendOnly)
-	deth := (*wire.DETH)(hdr[12:])
-	deth.SetQKey(rcm.GSIQKey)
-	deth.SetSrcQP(1)
-	copy(b[tmpl.HeaderLen(wire.UDSendOnly):], m[:])
-	return b[:tmpl.Finish(wire.Frame{Head: b}, wire.UDSendOnly, len(m))]
-}
-
-// departures: goodbyes and rejections for the connection under load, from its peer's address, of whoever
-// has to guess its communication ids.
-func departures(t *testing.T, r *rig) {
-	var frames [][]byte
-	peer := r.lab.B.IPv4
-	for range 200 {
-		l, m := rand.Uint32(), rand.Uint32()
-		for _, msg := range []rcm.Message{
-			&rcm.DREQ{LocalID: l, RemoteID: m, QPN: r.server.qp.Num()}, &rcm.DREP{LocalID: l, RemoteID: m},
-			&rcm.REJ{LocalID: l, RemoteID: m, Message: rcm.KindOther, Reason: rcm.ReasonStaleConn},
-			&rcm.RTU{LocalID: l, RemoteID: m}, &rcm.MRA{LocalID: l, RemoteID: m},
-		} {
-			frames = append(frames, r.mad(peer, msg))
-		}
-	}
-	before := r.ma.Stats()
-	for at := 0; at < len(frames); at += burst { // as fast as the manager takes them
-		r.send(frames[at:min(at+burst, len(frames))]...)
-		r.until("the manager", func() bool {
-			return received(r.ma.Stats()) >= received(before)+uint64(min(at+burst, len(frames)))
-		})
-	}
-	after := r.ma.Stats()
-	if n := after.Drops[rcm.DropUnknownID] - before.Drops[rcm.DropUnknownID]; n != uint64(len(frames)) {
-		t.Errorf("of %d messages %d were for unknown connections", len(frames), n)
-	}
-	if r.server.conn.Err() != nil || r.client.conn.Err() != nil {
-		t.Errorf("the connection has ended: %v, %v", r.server.conn.Err(), r.client.conn.Err())
-	}
-}
-
-// requests: floods of requests for connections, from one address and from many. They fill what is
-// there for half-open connections, and nothing more; when the application has turned them down, a
-// client gets in.
-func requests(t *testing.T, r *rig) {
-	const one, hosts = 300, 40 // requests of the first address, and how many others send perPeer each
-	const perPeer, inAll = 128, 4096
-	before := r.ma.Stats()
-	flood := func(src netip.Addr, n int) {
-		var frames [][]byte
-		for range n {
-			q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port), CAGUID: rand.Uint64(),
-				QPN: wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff, RemoteTimeout: 20, LocalTimeout: 20,
-				MaxRetries: 15, RetryCount: 7, RNRRetry: 7,
-				Primary: rcm.PathRecord{Local: src.As16(), Remote: r.lab.A.IPv4.As16(), HopLimit: 64, AckTimeout: 15}}
-			q.Private[1] = 4 << 4
-			frames = append(frames, r.mad(src, q))
-		}
-		seen := received(r.ma.Stats())
-		for at := 0; at < n; at += burst {
-			to := min(at+burst, n)
-			r.send(frames[at:to]...)
-			r.until("the manager", func() bool { return received(r.ma.Stats()) >= seen+uint64(to) })
-		}
-	}
-	drops := func(d rcm.Drop) uint64 { return r.ma.Stats().Drops[d] - before.Drops[d] }
-	flood(stranger, one)
-	if n := drops(rcm.DropHalfOpenPeer); n != one-perPeer {
-		t.Errorf("of %d requests of one address %d were dropped, want %d", one, n, one-perPeer)
-	}
-	for i := range hosts {
-		flood(netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i)}), perPeer)
-	}
-	if n := drops(rcm.DropHalfOpen); n != (hosts+1)*perPeer-inAll {
-		t.Errorf("of %d requests %d were dropped, %d have room", (hosts+1)*perPeer, n, inAll)
-	}
-	server, client := r.connect()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	must(t, client.conn.Disconnect(ctx))
-	<-server.conn.Done()
 }

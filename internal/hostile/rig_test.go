@@ -47,10 +47,12 @@ func newEnd(t testing.TB, dev *verbs.Context) *end {
 	must(t, err)
 	e.cq, err = dev.CreateCQ(256)
 	must(t, err)
-	e.mem, err = e.pd.AllocMR(memory, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead|verbs.RemoteAtomic)
+	e.mem, err = e.pd.AllocMR(memory,
+		verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead|verbs.RemoteAtomic)
 	must(t, err)
-	e.qp, err = dev.CreateQP(e.pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, SigAll: true,
-		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}})
+	e.qp, err = dev.CreateQP(e.pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		SigAll: true,
+		Cap:    verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}})
 	must(t, err)
 	return e
 }
@@ -99,7 +101,8 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, lab: nettest.New(t, nettest.Config{MTU: 4200})}
 	r.a = r.open(r.lab.A, verbs.Config{})
-	r.b = r.open(r.lab.B, verbs.Config{Capture: func(d verbs.Direction, _ int, _ time.Time, head, tail []byte) {
+	r.b = r.open(r.lab.B, verbs.Config{Capture: func(d verbs.Direction, _ int, _ time.Time, head,
+		tail []byte) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if d == verbs.Outbound && r.recorded != nil {
@@ -167,8 +170,8 @@ func (r *rig) accept(ctx context.Context, e *end) error {
 	}
 }
 
-// load moves data until ctx ends: a SEND of up to 20000 bytes to A, where it is compared, and a READ
-// of the same back.
+// load moves data until ctx ends: a SEND of up to 20000 bytes to A, where it is compared, and a
+// READ of the same back.
 func (r *rig) load(ctx context.Context) error {
 	out, in := r.client.mem.Bytes(), r.server.mem.Bytes()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)
@@ -178,7 +181,8 @@ func (r *rig) load(ctx context.Context) error {
 		for j := range n {
 			out[j] = byte(uint64(j)*i>>3 + i)
 		}
-		if err := r.server.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{r.server.mem.SGE(0, n)}}); err != nil {
+		if err := r.server.qp.PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{r.server.mem.SGE(0,
+			n)}}); err != nil {
 			return err
 		}
 		if err := r.client.qp.PostSend(&verbs.SendWR{Opcode: verbs.WRSend,
@@ -212,8 +216,8 @@ func (r *rig) load(ctx context.Context) error {
 	return nil
 }
 
-// burst is how many frames the attacker sends before he waits until they have been looked at. With what
-// the load has on its way they fit the ring, so that none of either is lost.
+// burst is how many frames the attacker sends before he waits until they have been looked at. With
+// what the load has on its way they fit the ring, so that none of either is lost.
 const burst = 32
 
 // send sends frames, in bursts; each burst ends with a mark.
@@ -231,8 +235,8 @@ func (r *rig) send(frames ...[]byte) {
 // nobody is a QPN that no QP has.
 const nobody = 0xabcdef
 
-// mark sends a datagram to a QP that is not there, and waits until A has counted it: all frames before
-// it have been looked at.
+// mark sends a datagram to a QP that is not there, and waits until A has counted it: all frames
+// before it have been looked at.
 func (r *rig) mark(to unix.Sockaddr) {
 	r.t.Helper()
 	before := r.drops(rxe.ReasonNoQP)
@@ -256,8 +260,8 @@ type from struct {
 	mac  wire.MAC
 }
 
-// frame makes a well-sealed frame to A; change, if not nil, is given the BTH and what follows to the
-// payload, before it is sealed.
+// frame makes a well-sealed frame to A; change, if not nil, is given the BTH and what follows to
+// the payload, before it is sealed.
 func (r *rig) frame(s from, op wire.Opcode, payload int, change func(hdr []byte)) []byte {
 	p := wire.Path{SrcMAC: wire.MAC(r.lab.B.MAC), DstMAC: wire.MAC(r.lab.A.MAC), VLAN: -1,
 		Src: r.lab.B.IPv4.As16(), Dst: r.lab.A.IPv4.As16(), HopLimit: 64, SrcPort: 0xc123}

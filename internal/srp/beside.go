@@ -29,11 +29,11 @@ func (l *load) newBeside(i int) *beside {
 	return b
 }
 
-// run logs in and out until ctx ends; the last session is through then.
-func (b *beside) run(ctx context.Context) error {
+// run logs in and out until enough ends; the last session is through then. When ctx ends, it gives up.
+func (b *beside) run(enough, ctx context.Context) error {
 	whole := span{0, len(b.w.area.gens)}
 	written := false
-	for ctx.Err() == nil {
+	for enough.Err() == nil {
 		err := b.session(ctx, func(ctx context.Context, s *Session) error {
 			b.w.c = s.Channels[0]
 			if !written {
@@ -61,8 +61,6 @@ func (b *beside) run(ctx context.Context) error {
 // session is one session, which ends in one of three ways, in turn: it logs out; it logs out with
 // commands outstanding; the same port logs in anew, which makes the target end it.
 func (b *beside) session(ctx context.Context, work func(context.Context, *Session) error) error {
-	// Whatever is begun is brought to its end.
-	ctx = context.WithoutCancel(ctx)
 	s, err := Login(ctx, b.l.dev, b.l.m, b.l.target, b.opts)
 	if err != nil {
 		return err
@@ -77,7 +75,7 @@ func (b *beside) session(ctx context.Context, work func(context.Context, *Sessio
 			err = b.replace(ctx, s)
 		}
 	}
-	bye, cancel := context.WithTimeout(ctx, b.opts.Timeout)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutTime)
 	defer cancel()
 	if e := s.Logout(bye); err == nil {
 		err = e
@@ -120,7 +118,7 @@ func (b *beside) replace(ctx context.Context, s *Session) error {
 	if err == nil {
 		b.l.lost.Add(1)
 	}
-	bye, cancel := context.WithTimeout(ctx, b.opts.Timeout)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutTime)
 	defer cancel()
 	if e := n.Logout(bye); err == nil {
 		err = e
@@ -134,11 +132,11 @@ func (c *Channel) awaitEnd(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	select {
-	case <-c.conn.Done():
+	case <-c.ended:
 	case <-ctx.Done():
 		return fmt.Errorf("the target keeps a session whose port has logged in anew for %v", d)
 	}
-	if err := c.fail(errEnded); !errors.Is(err, errEnded) {
+	if err := c.Err(); !errors.Is(err, errEnded) {
 		return err
 	}
 	return nil

@@ -20,10 +20,10 @@ func newBuffer() *buffer {
 	return b
 }
 
-// scatter makes a list of n bytes, whole blocks, of one to maxRuns stretches of pages. A stretch begins
-// anywhere in a page, goes on in whole pages that lie in another order, and ends where it ends. It
-// has whole blocks: ib_srpt gives a block device pieces as long as the descriptors are, and these
-// go wrong there within a block.
+// scatter makes a list of n bytes, whole blocks, of one to maxRuns stretches of pages. A stretch
+// begins anywhere in a page, goes on in whole pages that lie in another order, and ends where it
+// ends. It has whole blocks: ib_srpt gives a block device pieces as long as the descriptors are,
+// and these go wrong there within a block.
 func (b *buffer) scatter(n, block int, r *rng) [][]byte {
 	runs := 1
 	if r.below(4) == 0 {

@@ -33,6 +33,7 @@ type Channel struct {
 	credits int
 	room    chan struct{} // closed when a task or a credit has become free
 	end     *EndError     // why there are no more answers
+	ended   chan struct{} // closed when end is set
 	descs   [MaxDescs]Desc
 	sges    [1]verbs.SGE
 }
@@ -69,7 +70,7 @@ func (e *EndError) Unwrap() error { return e.Cause }
 // newChannel makes the QP and all it needs; it can receive when newChannel returns.
 func newChannel(s *Session) (c *Channel, err error) {
 	depth := s.opts.Depth
-	c = &Channel{s: s, room: make(chan struct{}), stopped: make(chan struct{}), stop: func() {}}
+	c = &Channel{s: s, room: make(chan struct{}), ended: make(chan struct{}), stopped: make(chan struct{}), stop: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.destroy())
@@ -192,6 +193,7 @@ func (c *Channel) die(why error) {
 		return
 	}
 	c.end = &EndError{why}
+	close(c.ended)
 	for _, t := range c.live {
 		if t != nil && t.waiting {
 			signal(t.done)

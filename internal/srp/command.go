@@ -11,8 +11,8 @@ import (
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
-// ErrAborted is returned for a command that the target has aborted, at our wish or another's: which of
-// its data have moved is not known.
+// ErrAborted is returned for a command that the target has aborted, at our wish or another's: which
+// of its data have moved is not known.
 var ErrAborted = errors.New("command was aborted")
 
 // A Command is a SCSI command.
@@ -48,8 +48,9 @@ func newTask(index int) *task {
 }
 
 // Do sends a command and waits for its answer. A command that takes longer than Options.Timeout is
-// aborted. Errors: *StatusError when the target has carried it out, but not to the end; ErrAborted; the
-// channel's end (*EndError); ctx's, after which the memory stays lent until the session is closed.
+// aborted. Errors: *StatusError when the target has carried it out, but not to the end; ErrAborted;
+// the channel's end (*EndError); ctx's, after which the memory stays lent until the session is
+// closed.
 func (c *Channel) Do(ctx context.Context, cmd *Command) error {
 	t, err := c.start(ctx, cmd)
 	if err != nil {
@@ -289,8 +290,9 @@ type Counters struct {
 
 // names of commands that are counted.
 var commandNames = map[byte]string{
-	scsiTestUnitReady: "test unit ready", scsiInquiry: "inquiry", scsiReadCapacity10: "read capacity(10)",
-	scsiServiceIn16: "read capacity(16)", scsiRead10: "read(10)", scsiRead16: "read(16)",
+	scsiTestUnitReady: "test unit ready", scsiInquiry: "inquiry",
+	scsiReadCapacity10: "read capacity(10)",
+	scsiServiceIn16:    "read capacity(16)", scsiRead10: "read(10)", scsiRead16: "read(16)",
 	scsiWrite10: "write(10)", scsiWrite16: "write(16)",
 }
 

@@ -21,10 +21,10 @@ func (r *rng) next() uint64 {
 // below returns a number in 0..n-1.
 func (r *rng) below(n int) int { return int(r.next() % uint64(n)) }
 
-// area is a stretch of a disk that belongs to a load, and what each of its blocks must hold. A block
-// says of itself which it is, and the how manieth that was written there:
+// area is a stretch of a disk that belongs to a load, and what each of its blocks must hold. A
+// block says of itself which it is, and the how manieth that was written there:
 //
-//	0 magic 8 │ 8 block address │ 16 seed of the run │ 24 generation │ 32 numbers that follow from these
+//	0 magic 8 │ 8 block address │ 16 seed of the run │ 24 generation │ 32 what follows from these
 type area struct {
 	first uint64 // block
 	block int    // bytes

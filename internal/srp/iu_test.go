@@ -18,8 +18,8 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// Golden bytes were written by hand from the layouts in T10 SRP revision 16a, section 6, and, for the
-// login request, from the fields of struct srp_login_req_rdma in Linux's include/scsi/srp.h.
+// Golden bytes were written by hand from the layouts in T10 SRP revision 16a, section 6, and, for
+// the login request, from the fields of struct srp_login_req_rdma in Linux's include/scsi/srp.h.
 const (
 	goldenLogin = `1122334455667788 0006 01 00 00000100
 		0000000000000007 0052 6ffffe786965 505400fffe123456 505400fffe123456 0000 000000000000`
@@ -35,7 +35,8 @@ const (
 		0000000000050003 0000000000000000`
 	goldenAnswer = `c1 00 0000 00000001 0000000000050003 0000 22 02 00000000 00000200 00000012 00000000
 		70 00 05 00000000 0a 00000000 21 00 00 000000`
-	goldenTask   = `c1 00 0000 00000002 0000000000060010 0000 01 00 00000000 00000000 00000000 00000004 00000005`
+	goldenTask = `c1 00 0000 00000002 0000000000060010 0000 01 00
+		00000000 00000000 00000000 00000004 00000005`
 	goldenCredit = `81 00 0000 00000010 00000000000000aa`
 )
 
@@ -154,8 +155,8 @@ func TestCommandsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// FuzzUnits: no bytes make a decoder panic, and what a decoder takes is encoded to something that it
-// takes again.
+// FuzzUnits: no bytes make a decoder panic, and what a decoder takes is encoded to something that
+// it takes again.
 func FuzzUnits(f *testing.F) {
 	for _, s := range []string{goldenLogin, goldenGrant, goldenRefusal, goldenDirect, goldenIndirect,
 		goldenAbort, goldenAnswer, goldenTask, goldenCredit} {
@@ -180,7 +181,8 @@ func FuzzUnits(f *testing.F) {
 		}
 		var r, r2 Rsp
 		if r.Decode(b) == nil {
-			if err := r2.Decode(r.Append(nil)); err != nil || r2.Tag != r.Tag || r2.InRes != r.InRes && r.InRes >= 0 {
+			if err := r2.Decode(r.Append(nil)); err != nil || r2.Tag != r.Tag || r2.InRes != r.InRes &&
+				r.InRes >= 0 {
 				t.Errorf("%+v comes back as %+v, %v", r, r2, err)
 			}
 		}
@@ -193,15 +195,17 @@ func FuzzUnits(f *testing.F) {
 
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
-		LoginUnableToAssociate.String(): "unable to associate the channel: no such target port, or nobody of this name may log in",
-		LoginReason(7).String():         "reason 0x7",
-		TaskFailed.String():             "failed",
-		TaskStatus(9).String():          "task management response 9",
-		Status(0x28).String():           "TASK SET FULL",
-		Status(0x99).String():           "status 0x99",
-		OpTskMgmt.String():              "SRP_TSK_MGMT",
-		Opcode(9).String():              "SRP opcode 0x09",
-		(&StatusError{Status: CheckCondition, Sense: Sense{5, 0x21, 0}}).Error(): "CHECK CONDITION: illegal request (asc 0x21, ascq 0x00)",
+		LoginUnableToAssociate.String(): "unable to associate the channel: no such target port, " +
+			"or nobody of this name may log in",
+		LoginReason(7).String(): "reason 0x7",
+		TaskFailed.String():     "failed",
+		TaskStatus(9).String():  "task management response 9",
+		Status(0x28).String():   "TASK SET FULL",
+		Status(0x99).String():   "status 0x99",
+		OpTskMgmt.String():      "SRP_TSK_MGMT",
+		Opcode(9).String():      "SRP opcode 0x09",
+		(&StatusError{Status: CheckCondition, Sense: Sense{5, 0x21,
+			0}}).Error(): "CHECK CONDITION: illegal request (asc 0x21, ascq 0x00)",
 		PortID{1, 2}.String(): "00000000000000010000000000000002",
 	} {
 		if got != want {

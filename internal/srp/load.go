@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +50,8 @@ func (c *LoadConfig) validate() error {
 	case c.Logins > 64:
 		return fmt.Errorf("%d sessions beside, at most 64 are possible", c.Logins)
 	case c.MaxBytes > MaxIO || c.MinBytes < 0 || c.MinBytes > c.MaxBytes:
-		return fmt.Errorf("commands of %d to %d bytes: at most %d are possible", c.MinBytes, c.MaxBytes, MaxIO)
+		return fmt.Errorf("commands of %d to %d bytes: at most %d are possible", c.MinBytes, c.MaxBytes,
+			MaxIO)
 	case c.LUN >= 1<<14:
 		return fmt.Errorf("logical unit %d: 0 to %d are possible", c.LUN, 1<<14-1)
 	}
@@ -81,11 +81,12 @@ type load struct {
 	first error // mismatch
 }
 
-// Run logs in, looks at the logical unit, fills an area of it, does random READs and WRITEs there, each
-// compared, reads the whole area back, and logs out. The report is returned also with an error, with
-// what was counted until then. Without LoadConfig.Overwrite it refuses a disk that holds anything
-// but zeros and blocks of an earlier run.
-func Run(ctx context.Context, dev *verbs.Context, m *cm.Manager, target Target, cfg LoadConfig) (*Report, error) {
+// Run logs in, looks at the logical unit, fills an area of it, does random READs and WRITEs there,
+// each compared, reads the whole area back, and logs out. The report is returned also with an
+// error, with what was counted until then. Without LoadConfig.Overwrite it refuses a disk that
+// holds anything but zeros and blocks of an earlier run.
+func Run(ctx context.Context, dev *verbs.Context, m *cm.Manager, target Target,
+	cfg LoadConfig) (*Report, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -155,7 +156,8 @@ func (l *load) look(ctx context.Context, c *Channel) error {
 	bs := int(size.BlockSize)
 	beside := uint64(l.cfg.Logins * besideArea)
 	if bs < minBlock || bs > l.cfg.MaxBytes || size.Bytes() < beside+uint64(l.cfg.MaxBytes) {
-		return fmt.Errorf("a disk of %d blocks of %d bytes is too small, or its blocks are too large", size.Blocks, bs)
+		return fmt.Errorf("a disk of %d blocks of %d bytes is too small, or its blocks are too large",
+			size.Blocks, bs)
 	}
 	if l.limit = l.cfg.MaxBytes / bs; limit > 0 {
 		l.limit = min(l.limit, int(limit))
@@ -179,14 +181,16 @@ func (l *load) checkEmpty(ctx context.Context, s *Session) error {
 		}
 		w.b.gather(w.b.got[:n])
 		if lba, yes := l.area.foreign(w.b.got, at); yes {
-			return fmt.Errorf("block %d of the disk is not empty: --overwrite would destroy what it holds", lba)
+			return fmt.Errorf("block %d of the disk is not empty: --overwrite would destroy what it holds",
+				lba)
 		}
 		return nil
 	})
 }
 
 // sweep has all workers go through the area once.
-func (l *load) sweep(ctx context.Context, s *Session, f func(context.Context, *worker, span) error) error {
+func (l *load) sweep(ctx context.Context, s *Session,
+	f func(context.Context, *worker, span) error) error {
 	var at atomic.Int64
 	return l.workers(ctx, s, func(ctx context.Context, w *worker) error {
 		for {
@@ -201,8 +205,10 @@ func (l *load) sweep(ctx context.Context, s *Session, f func(context.Context, *w
 	})
 }
 
-// workers runs f in one goroutine for each command that may be outstanding. The first error ends all.
-func (l *load) workers(ctx context.Context, s *Session, f func(context.Context, *worker) error) error {
+// workers runs f in one goroutine for each command that may be outstanding. The first error ends
+// all.
+func (l *load) workers(ctx context.Context, s *Session,
+	f func(context.Context, *worker) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -229,7 +235,7 @@ func (l *load) random(ctx context.Context, s *Session) error {
 	for i := range l.cfg.Logins {
 		b := l.newBeside(i)
 		beside.Go(func() {
-			if err := b.run(besideCtx); err != nil {
+			if err := b.run(besideCtx, ctx); err != nil {
 				cancel(fmt.Errorf("session %d beside the load: %w", i+1, err))
 			}
 		})
@@ -247,6 +253,9 @@ func (l *load) random(ctx context.Context, s *Session) error {
 		return nil
 	})
 	l.report.Seconds = time.Since(start).Seconds()
+	if err != nil {
+		cancel(err) // those beside give up what they are at
+	}
 	stop()
 	beside.Wait()
 	if err == nil {
@@ -278,109 +287,4 @@ func (l *load) refusals(ctx context.Context, c *Channel) error {
 		l.refused.Add(1)
 	}
 	return c.attentive(ctx, &Command{LUN: l.lun, CDB: cdbTestUnitReady()})
-}
-
-// worker does one command at a time.
-type worker struct {
-	l    *load
-	area *area
-	c    *Channel
-	b    *buffer
-	r    rng
-	only int // blocks of one command at most; 0: the load's
-}
-
-// one is a random READ or WRITE.
-func (w *worker) one(ctx context.Context) error {
-	l := w.l
-	limit := l.limit
-	if w.only > 0 {
-		limit = w.only
-	}
-	least := max(1, l.cfg.MinBytes/w.area.block)
-	u := float64(w.r.next()>>11) / (1 << 53)
-	n := min(limit, int(float64(least)*math.Pow(float64(limit+1)/float64(least), u)))
-	for {
-		at, ok, freed := w.area.claim(&w.r, n)
-		if !ok {
-			select {
-			case <-freed:
-				continue
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		defer w.area.release(at)
-		if w.r.below(2) == 0 {
-			return w.write(ctx, at)
-		}
-		return w.read(ctx, at)
-	}
-}
-
-func (w *worker) write(ctx context.Context, at span) error {
-	n := at.n * w.area.block
-	w.area.render(w.b.want, at, 1)
-	list := w.b.scatter(n, w.area.block, &w.r)
-	w.b.fill(w.b.want[:n])
-	if err := w.transfer(ctx, list, DataOut, at, w.abort()); err != nil {
-		return err
-	}
-	w.area.wrote(at)
-	w.l.written.Add(uint64(n))
-	return nil
-}
-
-func (w *worker) read(ctx context.Context, at span) error {
-	n := at.n * w.area.block
-	list := w.b.scatter(n, w.area.block, &w.r)
-	for _, p := range list {
-		clear(p)
-	}
-	if err := w.transfer(ctx, list, DataIn, at, w.abort()); err != nil {
-		return err
-	}
-	w.b.gather(w.b.got[:n])
-	w.l.read.Add(uint64(n))
-	w.l.verified.Add(uint64(n))
-	if err := w.area.compare(w.b.got[:n], w.b.want, at); err != nil {
-		w.l.bad.Add(1)
-		w.l.mu.Lock()
-		if w.l.first == nil {
-			w.l.first = err
-		}
-		w.l.mu.Unlock()
-	}
-	return nil
-}
-
-// abort says whether the next command is one to abort.
-func (w *worker) abort() bool { return w.l.cfg.Abort > 0 && w.r.below(w.l.cfg.Abort) == 0 }
-
-// maxRepeats is how often a command is sent that is aborted each time.
-const maxRepeats = 16
-
-// transfer is a READ or WRITE. When it has been aborted it is done again: what it has left is not
-// known.
-func (w *worker) transfer(ctx context.Context, list [][]byte, dir Direction, at span, abort bool) error {
-	lba := w.area.first + uint64(at.at)
-	long := w.r.below(2) == 0 || lba+uint64(at.n) > 1<<32-1 || at.n > 0xffff
-	cmd := Command{LUN: w.l.lun, CDB: cdbTransfer(dir == DataOut, long, lba, uint32(at.n)), Dir: dir,
-		Data: list, Abort: abort}
-	for i := 0; ; i++ {
-		err := w.c.attentive(ctx, &cmd)
-		switch {
-		case errors.Is(err, ErrAborted) && i < maxRepeats:
-			w.l.repeated.Add(1)
-			cmd.Abort = false
-			continue
-		case err == nil && cmd.Residue != 0:
-			err = fmt.Errorf("a residue of %d bytes", cmd.Residue)
-		}
-		var status *StatusError
-		if errors.As(err, &status) || cmd.Residue != 0 {
-			return fmt.Errorf("%s of %d blocks at %d: %w", commandNames[cmd.CDB[0]], at.n, lba, err)
-		}
-		return err
-	}
 }

@@ -75,9 +75,11 @@ func (r *Report) Print(w io.Writer) {
 	if r.Unit == "" {
 		return
 	}
-	fmt.Fprintf(w, "%s: %d blocks of %d bytes; %d channels, logged in after %.2f s\n", r.Unit, r.Blocks,
+	fmt.Fprintf(w, "%s: %d blocks of %d bytes; %d channels, logged in after %.2f s\n", r.Unit,
+		r.Blocks,
 		r.BlockSize, r.Channels, r.LoginSeconds)
-	fmt.Fprintf(w, "%d commands of %d bytes to %d KiB in %.2f s: %.0f a second\n", r.Commands, r.BlockSize,
+	fmt.Fprintf(w, "%d commands of %d bytes to %d KiB in %.2f s: %.0f a second\n", r.Commands,
+		r.BlockSize,
 		r.MaxBytes>>10, r.Seconds, r.IOPS)
 	var kinds []string
 	for _, k := range slices.Sorted(maps.Keys(r.Kinds)) {
@@ -86,9 +88,12 @@ func (r *Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "sent: %s\n", strings.Join(kinds, ", "))
 	fmt.Fprintf(w, "%.1f MiB written, %.1f MiB read and compared: %d commands with wrong data\n",
 		mib(r.BytesWritten), mib(r.Verified), r.Mismatches)
-	fmt.Fprintf(w, "%d REG_MR, %d LOCAL_INV, %d commands with several regions\n", r.Regs, r.Invs, r.Indirect)
-	fmt.Fprintf(w, "%d logins of channels; %d sessions came and went beside, %d replaced by a new login\n",
-		r.Logins, r.Beside, r.Replaced)
-	fmt.Fprintf(w, "%d aborted of %d tried, %d repeated, %d timeouts; %d senseless commands refused; %d errors; "+
-		"%d packets sent again\n", r.Aborted, r.Aborts, r.Repeated, r.Timeouts, r.Refused, r.Errors, r.Retransmits)
+	fmt.Fprintf(w, "%d REG_MR, %d LOCAL_INV, %d commands with several regions\n", r.Regs, r.Invs,
+		r.Indirect)
+	fmt.Fprintf(w, "%d logins of channels; %d sessions came and went beside, ", r.Logins, r.Beside)
+	fmt.Fprintf(w, "%d replaced by a new login\n", r.Replaced)
+	fmt.Fprintf(w, "%d aborted of %d tried, %d repeated, %d timeouts; ", r.Aborted, r.Aborts,
+		r.Repeated, r.Timeouts)
+	fmt.Fprintf(w, "%d senseless commands refused; %d errors; %d packets sent again\n", r.Refused,
+		r.Errors, r.Retransmits)
 }

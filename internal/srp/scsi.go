@@ -156,7 +156,8 @@ func (c Capacity) Encode() []byte {
 	return b
 }
 
-// maxTransfer reads the most blocks of one command from the block limits page; 0 if it does not say.
+// maxTransfer reads the most blocks of one command from the block limits page; 0 if it does not
+// say.
 func maxTransfer(b []byte) uint32 {
 	if len(b) < 12 || b[1] != pageBlockLimits {
 		return 0

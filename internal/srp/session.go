@@ -26,7 +26,7 @@ type Target struct {
 type Options struct {
 	Channels int           // QPs; 1
 	Depth    int           // commands of each channel at once; 16, at most 1024
-	Timeout  time.Duration // of a command until it is aborted, and of the abortion; 30 s
+	Timeout  time.Duration // of a login, of a command until it is aborted, of the abortion; 30 s
 	// Initiator names the port. The GUID 0 is the device's.
 	Initiator PortID
 	Counters  *Counters // to share between sessions; nil: of its own
@@ -93,7 +93,8 @@ func (e *RejectError) Unwrap() error { return e.CM }
 
 // Login opens all channels of a session. It ends those that the same initiator port has had at the
 // target. Errors: *RejectError, those of cm.Manager.Dial.
-func Login(ctx context.Context, dev *verbs.Context, m *cm.Manager, target Target, o Options) (*Session, error) {
+func Login(ctx context.Context, dev *verbs.Context, m *cm.Manager, target Target,
+	o Options) (*Session, error) {
 	if err := o.fill(dev); err != nil {
 		return nil, err
 	}
@@ -128,7 +129,10 @@ func (s *Session) login(ctx context.Context, m *cm.Manager, multi bool) (*Channe
 	tag := uint64(verbs.RandomPSN())
 	req := LoginReq{Tag: tag, MaxITIU: sendSize, Formats: FormatDirect | FormatIndirect, Multi: multi,
 		Initiator: s.opts.Initiator, Target: s.target.Port}
-	conn, err := m.Dial(ctx, s.target.Addr, c.qp, &cm.Params{Private: req.Encode(), InitiatorDepth: -1,
+	dialing, cancel := context.WithTimeoutCause(ctx, s.opts.Timeout,
+		fmt.Errorf("no answer within %v", s.opts.Timeout))
+	defer cancel()
+	conn, err := m.Dial(dialing, s.target.Addr, c.qp, &cm.Params{Private: req.Encode(), InitiatorDepth: -1,
 		Access: access})
 	if err != nil {
 		var rej *cm.RejectError
@@ -157,11 +161,13 @@ func (s *Session) granted(private []byte, req *LoginReq) (credits int, err error
 	case rsp.Tag != req.Tag:
 		err = fmt.Errorf("tag %#x for %#x", rsp.Tag, req.Tag)
 	case rsp.MaxITIU < MaxCmdSize:
-		err = fmt.Errorf("the target takes units of %d bytes, a command may have %d", rsp.MaxITIU, MaxCmdSize)
+		err = fmt.Errorf("the target takes units of %d bytes, a command may have %d", rsp.MaxITIU,
+			MaxCmdSize)
 	case rsp.MaxTIIU > MaxTIIU:
 		err = fmt.Errorf("the target sends units of %d bytes, at most %d are taken", rsp.MaxTIIU, MaxTIIU)
 	case rsp.Formats&FormatDirect == 0 || rsp.Formats&FormatIndirect == 0:
-		err = fmt.Errorf("the target supports buffer formats %#x, not both of %#x", rsp.Formats, req.Formats)
+		err = fmt.Errorf("the target supports buffer formats %#x, not both of %#x", rsp.Formats,
+			req.Formats)
 	case rsp.Credits <= tmCredits || rsp.Credits > 1<<20:
 		err = fmt.Errorf("the target allows for %d requests at once", rsp.Credits)
 	}
@@ -210,7 +216,8 @@ func (c *Channel) Inquire(ctx context.Context, lun uint64) (Inquiry, error) {
 
 // Capacity asks a logical unit for its size, and for the most blocks of one command (0: it does not
 // say).
-func (c *Channel) Capacity(ctx context.Context, lun uint64) (size Capacity, limit uint32, err error) {
+func (c *Channel) Capacity(ctx context.Context, lun uint64) (size Capacity, limit uint32,
+	err error) {
 	b, err := c.fetch(ctx, lun, cdbCapacity(), capacity16Len)
 	if err != nil {
 		return size, 0, fmt.Errorf("READ CAPACITY: %w", err)

@@ -29,7 +29,14 @@ type rig struct {
 	closeTarget func()
 }
 
-func newRig(t testing.TB, cfg ramdisk.Config) *rig {
+// How long the ends wait for each other: as usual; or hardly, where one is not there.
+var (
+	patient = rcm.Config{}
+	hasty   = rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 3, ResponseTimeout: 15,
+		PacketLife: 12}
+)
+
+func newRig(t testing.TB, cfg ramdisk.Config, timers rcm.Config) *rig {
 	t.Helper()
 	la, lb := verbs.NewLinkPair(1)
 	macs := []wire.MAC{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}}
@@ -41,15 +48,15 @@ func newRig(t testing.TB, cfg ramdisk.Config) *rig {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := cm.New(dev, &cm.Config{Keepalive: 100 * time.Millisecond,
-			Machine: rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 3, ResponseTimeout: 15}})
+		m, err := cm.New(dev, &cm.Config{Keepalive: 100 * time.Millisecond, Machine: timers})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return dev, m
 	}
 	r := &rig{t: t, served: make(chan error, 1),
-		target: srp.Target{Addr: netip.AddrPortFrom(addrs[1], srp.DefaultPort), Port: srp.PortID{Ext: 5, GUID: 6}}}
+		target: srp.Target{Addr: netip.AddrPortFrom(addrs[1], srp.DefaultPort), Port: srp.PortID{Ext: 5,
+			GUID: 6}}}
 	var tm *cm.Manager
 	r.dev, r.m = open(la, 0)
 	r.there, tm = open(lb, 1)
@@ -103,7 +110,7 @@ func TestRun(t *testing.T) {
 			return 10 * time.Millisecond
 		}
 		return 0
-	}})
+	}}, patient)
 	cfg := srp.LoadConfig{Options: srp.Options{Channels: 2, Depth: 8}, Count: 600, Logins: 2, Abort: 8,
 		Area: 4 << 20, MaxBytes: 64 << 10}
 	if testing.Short() {
@@ -114,37 +121,39 @@ func TestRun(t *testing.T) {
 		t.Fatalf("%v; %+v", err, rep)
 	}
 	rep.Print(t.Output())
-	if rep.Commands != int64(cfg.Count) || rep.Mismatches != 0 || rep.Refused != 3 || rep.Indirect == 0 {
+	if rep.Commands != int64(cfg.Count) || rep.Mismatches != 0 || rep.Refused != 3 ||
+		rep.Indirect == 0 {
 		t.Errorf("report %+v", rep)
 	}
-	for _, kind := range []string{"read(10)", "read(16)", "write(10)", "write(16)", "inquiry", "read capacity(16)"} {
+	for _, kind := range []string{"read(10)", "read(16)", "write(10)", "write(16)", "inquiry",
+		"read capacity(16)"} {
 		if rep.Kinds[kind] == 0 {
 			t.Errorf("no %s in %v", kind, rep.Kinds)
 		}
 	}
-	if rep.Regs < uint64(cfg.Count) || rep.Invs+8*2 < rep.Regs || rep.Invs > rep.Regs || rep.Maps != rep.Regs {
+	if rep.Regs < uint64(cfg.Count) || rep.Invs+8*2 < rep.Regs || rep.Invs > rep.Regs ||
+		rep.Maps != rep.Regs {
 		t.Errorf("%d REG_MR, %d LOCAL_INV, %d lists mapped", rep.Regs, rep.Invs, rep.Maps)
 	}
-	if rep.Aborts == 0 || rep.Aborted == 0 || r.disk.Aborts.Load() < rep.Aborted || rep.Repeated < rep.Aborted {
+	if rep.Aborts == 0 || rep.Aborted == 0 || r.disk.Aborts.Load() < rep.Aborted ||
+		rep.Repeated < rep.Aborted {
 		t.Errorf("%d tried to abort, %d aborted, %d by the target, %d repeated", rep.Aborts, rep.Aborted,
 			r.disk.Aborts.Load(), rep.Repeated)
 	}
 	if rep.Beside < 3 || rep.Replaced == 0 || rep.Logins < 2+rep.Beside {
 		t.Errorf("%d logins, %d sessions beside, %d replaced", rep.Logins, rep.Beside, rep.Replaced)
 	}
-	if rep.Retransmits > 3 {
-		t.Errorf("%d packets were sent again", rep.Retransmits)
-	}
 	// A second run finds the blocks of the first, and may write over them.
 	cfg.Count, cfg.Logins, cfg.Abort, cfg.Seed = 20, 0, 0, 9
-	if rep, err = srp.Run(within(t, patience), r.dev, r.m, r.target, cfg); err != nil || rep.Commands != 20 {
+	if rep, err = srp.Run(within(t, patience), r.dev, r.m, r.target, cfg); err != nil ||
+		rep.Commands != 20 {
 		t.Fatalf("second run: %v", err)
 	}
 }
 
 // TestWrongData: one wrong byte is found, and told.
 func TestWrongData(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Blocks: 8 << 11, Spoil: 1})
+	r := newRig(t, ramdisk.Config{Blocks: 8 << 11, Spoil: 1}, patient)
 	rep, err := srp.Run(within(t, patience), r.dev, r.m, r.target,
 		srp.LoadConfig{Count: 40, Overwrite: true, Area: 1 << 20, MaxBytes: 64 << 10})
 	if err == nil || !strings.Contains(err.Error(), "differs: byte 511 is") || rep.Mismatches != 1 {
@@ -154,7 +163,7 @@ func TestWrongData(t *testing.T) {
 
 // TestDiskInUse: a disk that holds something is left alone.
 func TestDiskInUse(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Blocks: 8 << 11})
+	r := newRig(t, ramdisk.Config{Blocks: 8 << 11}, patient)
 	r.disk.Bytes()[700*512] = 1
 	_, err := srp.Run(within(t, patience), r.dev, r.m, r.target, srp.LoadConfig{Count: 1})
 	if err == nil || !strings.Contains(err.Error(), "block 700 of the disk is not empty") {
@@ -170,7 +179,7 @@ func TestDiskInUse(t *testing.T) {
 
 // TestLoginRefused: the target's reason is told; so is nobody at all.
 func TestLoginRefused(t *testing.T) {
-	r := newRig(t, ramdisk.Config{ID: srp.PortID{Ext: 1, GUID: 1}})
+	r := newRig(t, ramdisk.Config{ID: srp.PortID{Ext: 1, GUID: 1}}, hasty)
 	_, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{})
 	var rej *srp.RejectError
 	if !errors.As(err, &rej) || rej.Reason != srp.LoginUnableToAssociate {
@@ -178,12 +187,14 @@ func TestLoginRefused(t *testing.T) {
 	}
 	r.target.Addr = netip.AddrPortFrom(r.target.Addr.Addr(), 99)
 	var no *cm.RejectError
-	if _, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{}); !errors.As(err, &no) ||
+	if _, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{}); !errors.As(err,
+		&no) ||
 		no.Reason != rcm.ReasonInvalidServiceID {
 		t.Fatal(err)
 	}
 	r.closeTarget()
-	if _, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{}); !errors.Is(err, cm.ErrUnreachable) {
+	if _, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{}); !errors.Is(err,
+		cm.ErrUnreachable) {
 		t.Fatal(err)
 	}
 }
@@ -226,7 +237,7 @@ func runLoad(t *testing.T, r *rig, o srp.Options, f func(cancel context.CancelFu
 
 // TestTargetLeaves: a target that goes down in order.
 func TestTargetLeaves(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Blocks: 8 << 11})
+	r := newRig(t, ramdisk.Config{Blocks: 8 << 11}, patient)
 	err := runLoad(t, r, srp.Options{Channels: 2}, func(context.CancelFunc) { r.closeTarget() })
 	if !strings.Contains(err.Error(), "target has ended the connection") &&
 		!strings.Contains(err.Error(), "invalid service id") { // a session beside logged in just then
@@ -237,7 +248,7 @@ func TestTargetLeaves(t *testing.T) {
 
 // TestTargetVanishes: a target that is there no more.
 func TestTargetVanishes(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Blocks: 8 << 11})
+	r := newRig(t, ramdisk.Config{Blocks: 8 << 11}, hasty)
 	err := runLoad(t, r, srp.Options{Channels: 2}, func(context.CancelFunc) {
 		if err := r.there.Close(); err != nil {
 			t.Error(err)
@@ -252,7 +263,7 @@ func TestTargetVanishes(t *testing.T) {
 
 // TestCancel: the load ends when its context does, and the target is told.
 func TestCancel(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Blocks: 8 << 11})
+	r := newRig(t, ramdisk.Config{Blocks: 8 << 11}, patient)
 	err := runLoad(t, r, srp.Options{Channels: 2}, func(cancel context.CancelFunc) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
@@ -262,8 +273,9 @@ func TestCancel(t *testing.T) {
 // TestSilentTarget: a target whose QP lives but which does not answer. The command is aborted, and
 // then the channel given up.
 func TestSilentTarget(t *testing.T) {
-	r := newRig(t, ramdisk.Config{Silent: true})
-	s, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{Timeout: 50 * time.Millisecond})
+	r := newRig(t, ramdisk.Config{Silent: true}, patient)
+	s, err := srp.Login(within(t, patience), r.dev, r.m, r.target,
+		srp.Options{Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +300,9 @@ func TestTimeout(t *testing.T) {
 			return time.Hour
 		}
 		return 0
-	}})
-	s, err := srp.Login(within(t, patience), r.dev, r.m, r.target, srp.Options{Timeout: 30 * time.Millisecond})
+	}}, patient)
+	s, err := srp.Login(within(t, patience), r.dev, r.m, r.target,
+		srp.Options{Timeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +329,8 @@ func TestTimeout(t *testing.T) {
 	for range 20 {
 		read.Data = append(read.Data, make([]byte, 8)[3:])
 	}
-	if err := c.Do(within(t, patience), &read); err == nil || !strings.Contains(err.Error(), "stretches") {
+	if err := c.Do(within(t, patience), &read); err == nil || !strings.Contains(err.Error(),
+		"stretches") {
 		t.Error(err)
 	}
 	read.Data = [][]byte{mem}

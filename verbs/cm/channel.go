@@ -34,7 +34,8 @@ const (
 )
 
 var eventNames = [...]string{
-	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
+	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST",
+	"CONNECT_RESPONSE",
 	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL",
 	"MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
 }
@@ -54,8 +55,8 @@ type Event struct {
 	ID   *ID // EventConnectRequest: a new one, for the connection that is asked for
 	// Listen is the listening ID of an EventConnectRequest.
 	Listen *ID
-	// Err is why, for the events that tell of a failure: *RejectError, ErrUnreachable, ErrNoAddress, and
-	// what kept a QP from being connected.
+	// Err is why, for the events that tell of a failure: *RejectError, ErrUnreachable, ErrNoAddress,
+	// and what kept a QP from being connected.
 	Err error
 	// Private is what the peer has sent along, zero-filled to its field's length.
 	Private []byte
@@ -99,7 +100,8 @@ type EventChannel struct {
 
 // CreateEventChannel opens a channel (rdma_create_event_channel).
 func (m *Manager) CreateEventChannel() (*EventChannel, error) {
-	ch := &EventChannel{m: m, ready: make(chan struct{}, 1), closed: make(chan struct{}), ids: map[*ID]struct{}{}}
+	ch := &EventChannel{m: m, ready: make(chan struct{}, 1), closed: make(chan struct{}),
+		ids: map[*ID]struct{}{}}
 	ch.acked = sync.NewCond(&ch.mu)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,8 +139,8 @@ func (ch *EventChannel) Get(ctx context.Context) (*Event, error) {
 // Ready holds a token while events wait, for use in a select beside other channels; Get takes them.
 func (ch *EventChannel) Ready() <-chan struct{} { return ch.ready }
 
-// Close ends the channel (rdma_destroy_event_channel). It fails with verbs.ErrBusy while an ID uses it.
-// A second call does nothing.
+// Close ends the channel (rdma_destroy_event_channel). It fails with verbs.ErrBusy while an ID uses
+// it. A second call does nothing.
 func (ch *EventChannel) Close() error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -165,8 +167,8 @@ func (ch *EventChannel) put(home *ID, ev *Event) {
 	signal(ch.ready)
 }
 
-// forget takes an ID out, with the events that nobody has taken, and waits until the others are acked.
-// It returns the new IDs of requests among those events.
+// forget takes an ID out, with the events that nobody has taken, and waits until the others are
+// acked. It returns the new IDs of requests among those events.
 func (ch *EventChannel) forget(id *ID) (orphans []*ID) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

@@ -28,7 +28,8 @@ func hosts(t testing.TB, cfg *Config) (a, b *host) {
 	t.Helper()
 	la, lb := verbs.NewLinkPair(1)
 	port := func(n byte) verbs.PortInfo {
-		p := verbs.PortInfo{Name: "mem", MAC: wire.MAC{2, 0, 0, 0, 0, n}, Neighbours: map[netip.Addr]wire.MAC{}}
+		p := verbs.PortInfo{Name: "mem", MAC: wire.MAC{2, 0, 0, 0, 0, n},
+			Neighbours: map[netip.Addr]wire.MAC{}}
 		for i := byte(1); i <= 2; i++ {
 			v4, v6 := netip.AddrFrom4([4]byte{10, 0, 0, i}), netip.AddrFrom16([16]byte{0: 0xfd, 15: i})
 			if i == n {
@@ -105,7 +106,8 @@ func connected(t testing.TB, a, b *host, addr netip.Addr, typ verbs.QPType) (ca,
 		}
 		got <- c
 	}()
-	ca, err = a.m.Dial(within(t), netip.AddrPortFrom(addr, 7174), qa, &Params{Private: []byte("hello")})
+	ca, err = a.m.Dial(within(t), netip.AddrPortFrom(addr, 7174), qa,
+		&Params{Private: []byte("hello")})
 	a.must(err)
 	if !bytes.HasPrefix(ca.Private(), []byte("welcome")) {
 		t.Fatalf("private data %q", ca.Private())
@@ -149,7 +151,8 @@ func exchange(t testing.TB, a, b *host, ca, cb *Conn) {
 		mr, err := d.to.pd.AllocMR(4096, verbs.LocalWrite)
 		d.to.must(err)
 		d.to.must(d.peer.QP().PostRecv(&verbs.RecvWR{WRID: 1, SGList: []verbs.SGE{mr.SGE(0, 64)}}))
-		d.from.must(d.c.QP().PostSend(&verbs.SendWR{WRID: 2, Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: []byte("ping")}))
+		d.from.must(d.c.QP().PostSend(&verbs.SendWR{WRID: 2, Opcode: verbs.WRSend,
+			Flags: verbs.SendInline, Inline: []byte("ping")}))
 		_, init := d.peer.QP().Query()
 		wc := make([]verbs.WC, 1)
 		for {
@@ -168,7 +171,8 @@ func exchange(t testing.TB, a, b *host, ca, cb *Conn) {
 
 // TestReject: no listener, the application's no, and a request nobody answers.
 func TestReject(t *testing.T) {
-	a, b := hosts(t, &Config{Machine: rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 2, ResponseTimeout: 12}})
+	a, b := hosts(t, &Config{Machine: rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 2,
+		ResponseTimeout: 12}})
 	qp, _ := a.qp(verbs.RC)
 	var rej *RejectError
 	_, err := a.m.Dial(within(t), netip.AddrPortFrom(b.ip4, 9), qp, nil)
@@ -187,25 +191,30 @@ func TestReject(t *testing.T) {
 	}()
 	qp, _ = a.qp(verbs.RC)
 	_, err = a.m.Dial(within(t), netip.AddrPortFrom(b.ip4, 10), qp, nil)
-	if !errors.As(err, &rej) || rej.Reason != rcm.ReasonConsumer || !bytes.HasPrefix(rej.Private, []byte("no")) {
+	if !errors.As(err, &rej) || rej.Reason != rcm.ReasonConsumer || !bytes.HasPrefix(rej.Private,
+		[]byte("no")) {
 		t.Fatalf("rejected: %v", err)
 	}
 	qp, _ = a.qp(verbs.RC)
 	b.must(b.m.Close())
-	if _, err = a.m.Dial(within(t), netip.AddrPortFrom(b.ip4, 10), qp, nil); !errors.Is(err, ErrUnreachable) {
+	if _, err = a.m.Dial(within(t), netip.AddrPortFrom(b.ip4, 10), qp, nil); !errors.Is(err,
+		ErrUnreachable) {
 		t.Fatalf("nobody there: %v", err)
 	}
 	qp, _ = a.qp(verbs.RC)
-	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("10.0.0.77:1"), qp, nil); !errors.Is(err, ErrUnreachable) {
+	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("10.0.0.77:1"), qp, nil); !errors.Is(err,
+		ErrUnreachable) {
 		t.Fatalf("no such host: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	qp, _ = a.qp(verbs.RC)
-	if _, err = a.m.Dial(ctx, netip.AddrPortFrom(b.ip4, 10), qp, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err = a.m.Dial(ctx, netip.AddrPortFrom(b.ip4, 10), qp, nil); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Fatalf("deadline: %v", err)
 	}
-	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("[fe80::1]:1"), qp, nil); !errors.Is(err, ErrNoAddress) {
+	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("[fe80::1]:1"), qp, nil); !errors.Is(err,
+		ErrNoAddress) {
 		t.Fatalf("no address: %v", err)
 	}
 }
@@ -227,7 +236,8 @@ func TestResolve(t *testing.T) {
 		t.Fatalf("service %+v", s)
 	}
 	var rej *RejectError
-	if _, err = a.m.Resolve(within(t), netip.AddrPortFrom(b.ip4, 21), a.pd, nil); !errors.As(err, &rej) {
+	if _, err = a.m.Resolve(within(t), netip.AddrPortFrom(b.ip4, 21), a.pd, nil); !errors.As(err,
+		&rej) {
 		t.Fatalf("no service: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
-// lossyLink loses the CM messages of some kinds that it is to send. It looks at the attribute of the MAD
-// behind Ethernet, IPv4, UDP, BTH and DETH.
+// lossyLink loses the CM messages of some kinds that it is to send. It looks at the attribute of
+// the MAD behind Ethernet, IPv4, UDP, BTH and DETH.
 type lossyLink struct {
 	verbs.Link
 	lose  atomic.Pointer[map[rcm.Attr]bool]
@@ -31,7 +31,8 @@ func (l *lossyLink) Reserve() (head, tail []byte, ok bool) {
 }
 
 func (l *lossyLink) Submit(n int) {
-	if lose := l.lose.Load(); lose != nil && n == attrAt-16+256+4 && l.frame[42] == byte(wire.UDSendOnly) &&
+	if lose := l.lose.Load(); lose != nil && n == attrAt-16+256+4 &&
+		l.frame[42] == byte(wire.UDSendOnly) &&
 		(*lose)[rcm.Attr(binary.BigEndian.Uint16(l.frame[attrAt:]))] {
 		l.lost.Add(1)
 		l.Link.Cancel()
@@ -101,10 +102,11 @@ func TestFirstPacketEstablishes(t *testing.T) {
 	}
 }
 
-// TestKeepalive: an idle connection is probed with WRITEs of no bytes, and ends when the peer has gone
-// without a word.
+// TestKeepalive: an idle connection is probed with WRITEs of no bytes, and ends when the peer has
+// gone without a word.
 func TestKeepalive(t *testing.T) {
-	a, b := hosts(t, &Config{Keepalive: 20 * time.Millisecond, Machine: rcm.Config{PacketLife: 1, AckDelay: 1}})
+	a, b := hosts(t, &Config{Keepalive: 20 * time.Millisecond, Machine: rcm.Config{PacketLife: 1,
+		AckDelay: 1}})
 	ca, cb := connected(t, a, b, b.ip4, verbs.RC)
 	for ca.QP().Stats().SentPkts < 3 { // nobody posts anything
 		time.Sleep(time.Millisecond)

@@ -44,7 +44,8 @@ func (p *Params) fill() Params {
 		}
 		return min(v, 128)
 	}
-	out.ResponderResources, out.InitiatorDepth = depth(out.ResponderResources), depth(out.InitiatorDepth)
+	out.ResponderResources, out.InitiatorDepth = depth(out.ResponderResources),
+		depth(out.InitiatorDepth)
 	if out.RetryCount == 0 {
 		out.RetryCount = 7
 	}
@@ -118,8 +119,8 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Disconnect ends the connection with a DREQ and waits for the peer's answer or for ctx. The QP goes
-// to ERR. Ending an ended connection does nothing.
+// Disconnect ends the connection with a DREQ and waits for the peer's answer or for ctx. The QP
+// goes to ERR. Ending an ended connection does nothing.
 func (c *Conn) Disconnect(ctx context.Context) error {
 	c.m.mu.Lock()
 	err := c.m.machine.Disconnect(c.m.now(), c.id, nil)

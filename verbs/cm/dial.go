@@ -14,7 +14,8 @@ import (
 // returns when both ends are ready to send. p may be nil. Errors: *RejectError, ErrUnreachable,
 // ErrNoAddress, ErrClosed, ctx's, and what keeps the QP from being connected; the QP is of no
 // further use then.
-func (m *Manager) Dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p *Params) (*Conn, error) {
+func (m *Manager) Dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p *Params) (*Conn,
+	error) {
 	c, err := m.dial(ctx, addr, qp, p.fill())
 	if err != nil {
 		return nil, fmt.Errorf("connect to %v: %w", addr, err)
@@ -22,7 +23,8 @@ func (m *Manager) Dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 	return c, nil
 }
 
-func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p Params) (*Conn, error) {
+func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p Params) (*Conn,
+	error) {
 	local, err := m.localFor(addr.Addr(), p.Local)
 	if err != nil {
 		return nil, err
@@ -47,7 +49,8 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 }
 
 // sendREQ asks for the connection.
-func (m *Manager) sendREQ(addr netip.AddrPort, qp *verbs.QP, p Params, local wire.GID, psn verbs.PSN) (*Conn, error) {
+func (m *Manager) sendREQ(addr netip.AddrPort, qp *verbs.QP, p Params, local wire.GID,
+	psn verbs.PSN) (*Conn, error) {
 	_, init := qp.Query()
 	cp := rcm.ConnectParam{
 		Param: p.half(qp, psn, init.SRQ != nil), Service: rcm.Service(p.PortSpace, addr.Port()),
@@ -117,9 +120,10 @@ type Service struct {
 	Private []byte
 }
 
-// Resolve asks for the datagram service at addr (RDMA_PS_UDP) by SIDR. The address handle is made in
-// pd, and the caller's. p may be nil; its Private has up to 180 bytes.
-func (m *Manager) Resolve(ctx context.Context, addr netip.AddrPort, pd *verbs.PD, p *Params) (*Service, error) {
+// Resolve asks for the datagram service at addr (RDMA_PS_UDP) by SIDR. The address handle is made
+// in pd, and the caller's. p may be nil; its Private has up to 180 bytes.
+func (m *Manager) Resolve(ctx context.Context, addr netip.AddrPort, pd *verbs.PD,
+	p *Params) (*Service, error) {
 	s, err := m.resolveService(ctx, addr, pd, p.fill())
 	if err != nil {
 		return nil, fmt.Errorf("resolve %v: %w", addr, err)
@@ -127,7 +131,8 @@ func (m *Manager) Resolve(ctx context.Context, addr netip.AddrPort, pd *verbs.PD
 	return s, nil
 }
 
-func (m *Manager) resolveService(ctx context.Context, addr netip.AddrPort, pd *verbs.PD, p Params) (*Service, error) {
+func (m *Manager) resolveService(ctx context.Context, addr netip.AddrPort, pd *verbs.PD,
+	p Params) (*Service, error) {
 	local, err := m.localFor(addr.Addr(), p.Local)
 	if err != nil {
 		return nil, err
@@ -136,7 +141,8 @@ func (m *Manager) resolveService(ctx context.Context, addr netip.AddrPort, pd *v
 	if err != nil {
 		return nil, err
 	}
-	ah, err := pd.CreateAH(&verbs.AHAttr{DGID: addr.Addr().As16(), SGIDIndex: i, TrafficClass: p.TrafficClass})
+	ah, err := pd.CreateAH(&verbs.AHAttr{DGID: addr.Addr().As16(), SGIDIndex: i,
+		TrafficClass: p.TrafficClass})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +154,8 @@ func (m *Manager) resolveService(ctx context.Context, addr netip.AddrPort, pd *v
 	return &Service{AH: ah, QPN: ev.Remote.QPN, QKey: ev.Remote.QKey, Private: ev.Private}, nil
 }
 
-func (m *Manager) sidr(ctx context.Context, addr netip.AddrPort, p Params, local wire.GID) (rcm.Event, error) {
+func (m *Manager) sidr(ctx context.Context, addr netip.AddrPort, p Params,
+	local wire.GID) (rcm.Event, error) {
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()

@@ -18,8 +18,9 @@ func two() (devs [2]*verbs.Context, ms [2]*cm.Manager) {
 	for i, l := range [][]verbs.Link{la, lb} {
 		own, peer := byte(i+1), byte(2-i)
 		devs[i], _ = verbs.OpenLinks(l, verbs.PortInfo{Name: "mem", MAC: wire.MAC{2, 0, 0, 0, 0, own},
-			Addrs:      []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, own}), 24)},
-			Neighbours: map[netip.Addr]wire.MAC{netip.AddrFrom4([4]byte{10, 0, 0, peer}): {2, 0, 0, 0, 0, peer}}}, nil)
+			Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, own}), 24)},
+			Neighbours: map[netip.Addr]wire.MAC{netip.AddrFrom4([4]byte{10, 0, 0, peer}): {2, 0, 0, 0, 0,
+				peer}}}, nil)
 		ms[i], _ = cm.New(devs[i], nil)
 	}
 	return devs, ms

@@ -119,8 +119,8 @@ func (m *Manager) resolve(r route, mad *rcm.MAD) {
 	}()
 }
 
-// discard ends what was found too late, and with the last of it the domain it is in. The errors are of
-// no use to anybody: the device may be closed.
+// discard ends what was found too late, and with the last of it the domain it is in. The errors are
+// of no use to anybody: the device may be closed.
 func (m *Manager) discard(ah *verbs.AH, err error) {
 	if err == nil {
 		_ = ah.Destroy()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
-	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
@@ -58,7 +57,8 @@ const (
 	idDestroyed
 )
 
-var idStates = [...]string{"idle", "bound", "listening", "resolving its address", "with its address resolved",
+var idStates = [...]string{"idle", "bound", "listening", "resolving its address",
+	"with its address resolved",
 	"with its route resolved", "requested", "connecting", "connected", "ended", "destroyed"}
 
 // String names the state.
@@ -113,8 +113,9 @@ func (id *ID) RemoteAddr() netip.AddrPort {
 	return id.remote
 }
 
-// Bind chooses the own address and port (rdma_bind_addr). An address that is unspecified or not valid:
-// any; port 0: one that is free, when Listen is called. Errors: ErrNoAddress, verbs.ErrInvalid.
+// Bind chooses the own address and port (rdma_bind_addr). An address that is unspecified or not
+// valid: any; port 0: one that is free, when Listen is called. Errors: ErrNoAddress,
+// verbs.ErrInvalid.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
@@ -134,8 +135,9 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 // firstFreePort is where the search for a free port begins.
 const firstFreePort = 49152
 
-// Listen takes requests, of which up to backlog may wait for an answer (rdma_listen; 0: 128). Each is an
-// EventConnectRequest with an ID of its own. Errors: rcm.ErrInUse, verbs.ErrInvalid, ErrClosed.
+// Listen takes requests, of which up to backlog may wait for an answer (rdma_listen; 0: 128). Each
+// is an EventConnectRequest with an ID of its own. Errors: rcm.ErrInUse, verbs.ErrInvalid,
+// ErrClosed.
 func (id *ID) Listen(backlog int) error {
 	m := id.m
 	m.mu.Lock()
@@ -223,8 +225,8 @@ func (id *ID) ResolveAddr(dst netip.AddrPort, timeout time.Duration) error {
 	return nil
 }
 
-// ResolveRoute settles the path to the peer (rdma_resolve_route): EventRouteResolved. Over Ethernet there
-// is no more to it than the address; the call is there for those who know the order of calls.
+// ResolveRoute settles the path to the peer (rdma_resolve_route): EventRouteResolved. Over Ethernet
+// there is no more to it than the address; the call is there for those who know the order of calls.
 func (id *ID) ResolveRoute(time.Duration) error {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
@@ -236,11 +238,12 @@ func (id *ID) ResolveRoute(time.Duration) error {
 	return nil
 }
 
-// CreateQP makes a QP for the ID, ready for receives (rdma_create_qp): of type RC unless init says UC, or
-// UD in PortSpaceUDP. Destroy ends it.
+// CreateQP makes a QP for the ID, ready for receives (rdma_create_qp): of type RC unless init says
+// UC, or UD in PortSpaceUDP. Destroy ends it.
 func (id *ID) CreateQP(pd *verbs.PD, init *verbs.QPInitAttr) (*verbs.QP, error) {
 	if (init.Type == verbs.UD) != (id.space == rcm.PortSpaceUDP) || init.Type == verbs.GSI {
-		return nil, fmt.Errorf("create QP: type %v in port space %v: %w", init.Type, id.space, verbs.ErrInvalid)
+		return nil, fmt.Errorf("create QP: type %v in port space %v: %w", init.Type, id.space,
+			verbs.ErrInvalid)
 	}
 	qp, err := id.m.ctx.CreateQP(pd, init)
 	if err == nil {
@@ -257,8 +260,8 @@ func (id *ID) CreateQP(pd *verbs.PD, init *verbs.QPInitAttr) (*verbs.QP, error) 
 	return qp, nil
 }
 
-// SetQP gives the ID a QP that stays the caller's to destroy. It is brought to INIT, or for UD to RTS, if
-// it is in RESET.
+// SetQP gives the ID a QP that stays the caller's to destroy. It is brought to INIT, or for UD to
+// RTS, if it is in RESET.
 func (id *ID) SetQP(qp *verbs.QP) error {
 	var err error
 	if qp.Type() == verbs.UD {
@@ -284,7 +287,8 @@ func prepareUD(qp *verbs.QP) error {
 		return nil
 	}
 	a := verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: rcm.UDQKey}
-	masks := []verbs.AttrMask{verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrQKey, 0, verbs.AttrSQPSN}
+	masks := []verbs.AttrMask{verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrQKey, 0,
+		verbs.AttrSQPSN}
 	for _, mask := range masks {
 		if err := qp.Modify(&a, mask|verbs.AttrState); err != nil {
 			return err
@@ -294,9 +298,9 @@ func prepareUD(qp *verbs.QP) error {
 	return nil
 }
 
-// Destroy ends the ID in any state (rdma_destroy_id), and what CreateQP has made with it: the peer is
-// told, a QP goes to ERR, groups are left. Events that nobody has taken are gone; for those taken and
-// not acked it waits. A second call does nothing.
+// Destroy ends the ID in any state (rdma_destroy_id), and what CreateQP has made with it: the peer
+// is told, a QP goes to ERR, groups are left. Events that nobody has taken are gone; for those
+// taken and not acked it waits. A second call does nothing.
 func (id *ID) Destroy() error {
 	m := id.m
 	m.mu.Lock()
@@ -345,84 +349,4 @@ func (id *ID) shut() {
 	}
 	id.state = idEnded
 	id.channel.put(id, &Event{Type: EventDeviceRemoval, ID: id, Err: ErrClosed})
-}
-
-// multicastQPN is what datagrams to a group are addressed to.
-const multicastQPN = 0xffffff
-
-// JoinMulticast makes the ID's UD QP a member of a group (rdma_join_multicast): EventMulticastJoin, with
-// the Service to send to, or EventMulticastError. The ID has its address bound or resolved.
-func (id *ID) JoinMulticast(group netip.Addr) error {
-	m := id.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	_, in := id.groups[group]
-	switch {
-	case id.space != rcm.PortSpaceUDP || id.qp == nil || in || !group.IsMulticast():
-		return fmt.Errorf("join %v: no group, a member already, or no UD QP: %w", group, verbs.ErrInvalid)
-	case !id.local.IsValid() || id.state == idDestroyed:
-		return id.errState("join multicast group")
-	}
-	qp, local := id.qp, wire.GID(id.local.As16())
-	id.groups[group] = nil
-	go func() {
-		ah, err := m.joined(qp, local, group)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		_, wanted := id.groups[group]
-		switch {
-		case err != nil:
-			delete(id.groups, group)
-			id.channel.put(id, &Event{Type: EventMulticastError, ID: id, Err: err})
-		case !wanted: // left, or destroyed, meanwhile
-			_, _ = qp.DetachMcast(group.As16()), ah.Destroy()
-		default:
-			id.groups[group] = ah
-			id.channel.put(id, &Event{Type: EventMulticastJoin, ID: id,
-				Service: &Service{AH: ah, QPN: multicastQPN, QKey: rcm.UDQKey}})
-		}
-	}()
-	return nil
-}
-
-// joined attaches a QP to a group, and makes the way there.
-func (m *Manager) joined(qp *verbs.QP, local wire.GID, group netip.Addr) (*verbs.AH, error) {
-	if err := qp.AttachMcast(group.As16()); err != nil {
-		return nil, err
-	}
-	ah, err := m.ahFor(qp, local, group)
-	if err != nil {
-		return nil, errors.Join(err, qp.DetachMcast(group.As16()))
-	}
-	return ah, nil
-}
-
-// ahFor makes an address handle for a QP's use.
-func (m *Manager) ahFor(qp *verbs.QP, local wire.GID, to netip.Addr) (*verbs.AH, error) {
-	i, err := m.gidIndex(local)
-	if err != nil {
-		return nil, err
-	}
-	return qp.PD().CreateAH(&verbs.AHAttr{DGID: to.As16(), SGIDIndex: i})
-}
-
-// LeaveMulticast ends a membership (rdma_leave_multicast).
-func (id *ID) LeaveMulticast(group netip.Addr) error {
-	id.m.mu.Lock()
-	ah, in := id.groups[group]
-	delete(id.groups, group)
-	qp := id.qp
-	id.m.mu.Unlock()
-	if !in {
-		return fmt.Errorf("leave %v: not a member: %w", group, verbs.ErrInvalid)
-	}
-	return leave(qp, group, ah)
-}
-
-// leave ends a membership, or the wish for one.
-func leave(qp *verbs.QP, group netip.Addr, ah *verbs.AH) error {
-	if ah == nil {
-		return nil
-	}
-	return errors.Join(qp.DetachMcast(group.As16()), ah.Destroy())
 }

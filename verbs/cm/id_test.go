@@ -173,12 +173,14 @@ func TestIDsAndConns(t *testing.T) {
 
 // TestIDRefusals: everything that does not come about says why.
 func TestIDRefusals(t *testing.T) {
-	a, b := hosts(t, &Config{Machine: rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 2, ResponseTimeout: 12}})
+	a, b := hosts(t, &Config{Machine: rcm.Config{RetryFirst: 20 * time.Millisecond, MaxRetries: 2,
+		ResponseTimeout: 12}})
 	ca, cb := a.channel(), b.channel()
 	id := a.resolved(ca, netip.AddrPortFrom(b.ip4, 9), verbs.RC)
 	a.must(id.Connect(nil))
 	var rej *RejectError
-	if ev := get(t, ca, EventRejected); !errors.As(ev.Err, &rej) || rej.Reason != rcm.ReasonInvalidServiceID {
+	if ev := get(t, ca, EventRejected); !errors.As(ev.Err, &rej) ||
+		rej.Reason != rcm.ReasonInvalidServiceID {
 		t.Fatal(ev.Err)
 	}
 	l := b.listening(cb, rcm.PortSpaceTCP, netip.Addr{})
@@ -218,7 +220,8 @@ func TestIDRefusals(t *testing.T) {
 	if ev := get(t, ca, EventAddrError); ev.Err == nil {
 		t.Fatal("no reason")
 	}
-	if err := id.ResolveAddr(netip.MustParseAddrPort("[fe80::1]:1"), resolveTime); !errors.Is(err, ErrNoAddress) {
+	if err := id.ResolveAddr(netip.MustParseAddrPort("[fe80::1]:1"), resolveTime); !errors.Is(err,
+		ErrNoAddress) {
 		t.Fatal(err)
 	}
 }
@@ -234,7 +237,8 @@ func TestIDMisuse(t *testing.T) {
 	for call, err := range map[string]error{
 		"connect": id.Connect(nil), "accept": id.Accept(nil), "reject": id.Reject(nil),
 		"disconnect": id.Disconnect(), "route": id.ResolveRoute(resolveTime),
-		"join": id.JoinMulticast(netip.MustParseAddr("239.1.2.3")), "leave": id.LeaveMulticast(netip.MustParseAddr("239.1.2.3")),
+		"join":  id.JoinMulticast(netip.MustParseAddr("239.1.2.3")),
+		"leave": id.LeaveMulticast(netip.MustParseAddr("239.1.2.3")),
 	} {
 		if !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("%s of a new id: %v", call, err)
@@ -244,7 +248,8 @@ func TestIDMisuse(t *testing.T) {
 		t.Error(err)
 	}
 	a.must(id.Bind(netip.AddrPortFrom(a.ip4, 77)))
-	if err := id.Bind(netip.AddrPortFrom(a.ip4, 78)); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "the id is bound") {
+	if err := id.Bind(netip.AddrPortFrom(a.ip4, 78)); !errors.Is(err, verbs.ErrInvalid) ||
+		!strings.Contains(err.Error(), "the id is bound") {
 		t.Error(err)
 	}
 	a.must(id.Listen(3))
@@ -253,7 +258,8 @@ func TestIDMisuse(t *testing.T) {
 	if err := again.Listen(3); !errors.Is(err, rcm.ErrInUse) {
 		t.Error(err)
 	}
-	if _, err := id.CreateQP(a.pd, &verbs.QPInitAttr{Type: verbs.UD}); !errors.Is(err, verbs.ErrInvalid) {
+	if _, err := id.CreateQP(a.pd, &verbs.QPInitAttr{Type: verbs.UD}); !errors.Is(err,
+		verbs.ErrInvalid) {
 		t.Error(err)
 	}
 	if err := ca.Close(); !errors.Is(err, verbs.ErrBusy) {
@@ -332,8 +338,9 @@ func datagram(t testing.TB, a, b *host, from *ID, s *Service, to *ID, cq *verbs.
 	mr, err := b.pd.AllocMR(4096, verbs.LocalWrite)
 	b.must(err)
 	b.must(to.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(0, 128)}}))
-	a.must(from.QP().PostSend(&verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline, Inline: []byte("ping"),
-		AH: s.AH, RemoteQPN: s.QPN, RemoteQKey: s.QKey}))
+	a.must(from.QP().PostSend(&verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline,
+		Inline: []byte("ping"),
+		AH:     s.AH, RemoteQPN: s.QPN, RemoteQKey: s.QKey}))
 	b.must(cq.Wait(within(t)))
 	wc := make([]verbs.WC, 1)
 	if n, err := cq.Poll(wc); n != 1 || err != nil || wc[0].Status != verbs.WCSuccess {
@@ -367,7 +374,8 @@ func TestIDManagerCloses(t *testing.T) {
 }
 
 func TestEventNames(t *testing.T) {
-	if EventTimewaitExit != 15 || EventTimewaitExit.String() != "TIMEWAIT_EXIT" || EventEstablished.String() != "ESTABLISHED" {
+	if EventTimewaitExit != 15 || EventTimewaitExit.String() != "TIMEWAIT_EXIT" ||
+		EventEstablished.String() != "ESTABLISHED" {
 		t.Error("names or numbers are not librdmacm's")
 	}
 	if s := EventType(99).String(); s != "EventType(99)" {

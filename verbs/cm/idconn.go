@@ -11,10 +11,10 @@ import (
 
 // This file is what IDs do with their peers.
 
-// Connect asks the peer for a connection of the ID's QP (rdma_connect): EventEstablished comes when both
-// ends may send, else EventRejected, EventUnreachable or EventConnectError. In PortSpaceUDP it finds
-// the peer's QP: EventEstablished with its Service. p may be nil; its Local and PortSpace are the
-// ID's.
+// Connect asks the peer for a connection of the ID's QP (rdma_connect): EventEstablished comes when
+// both ends may send, else EventRejected, EventUnreachable or EventConnectError. In PortSpaceUDP it
+// finds the peer's QP: EventEstablished with its Service. p may be nil; its Local and PortSpace are
+// the ID's.
 func (id *ID) Connect(p *Params) error {
 	m := id.m
 	m.mu.Lock()
@@ -76,12 +76,13 @@ func (id *ID) request(ev *rcm.Event) {
 	}
 	n.remote = netip.AddrPortFrom(addrOf(ev.Request.Addr.Remote), port)
 	m.conns[ev.ID] = n
-	id.channel.put(id, &Event{Type: EventConnectRequest, ID: n, Listen: id, Private: ev.Private, Remote: ev.Remote})
+	id.channel.put(id, &Event{Type: EventConnectRequest, ID: n, Listen: id, Private: ev.Private,
+		Remote: ev.Remote})
 }
 
-// Accept answers a request (rdma_accept); the ID has a QP of the type asked for. EventEstablished comes
-// when the peer has confirmed, or EventUnreachable, EventRejected, EventConnectError. Of a datagram
-// service, that is all: no event follows. p may be nil.
+// Accept answers a request (rdma_accept); the ID has a QP of the type asked for. EventEstablished
+// comes when the peer has confirmed, or EventUnreachable, EventRejected, EventConnectError. Of a
+// datagram service, that is all: no event follows. p may be nil.
 func (id *ID) Accept(p *Params) error {
 	m := id.m
 	m.mu.Lock()
@@ -149,8 +150,8 @@ func (id *ID) Reject(private []byte) error {
 	})
 }
 
-// Disconnect ends the connection (rdma_disconnect): the QP goes to ERR, and EventDisconnected comes when
-// the peer has answered. After the peer's EventDisconnected it is the answer.
+// Disconnect ends the connection (rdma_disconnect): the QP goes to ERR, and EventDisconnected comes
+// when the peer has answered. After the peer's EventDisconnected it is the answer.
 func (id *ID) Disconnect() error {
 	return id.say("disconnect", func(m *Manager) error {
 		if id.state != idConnected && id.state != idEnded {

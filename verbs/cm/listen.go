@@ -50,11 +50,13 @@ func (m *Manager) Listen(port uint16, cfg *ListenConfig) (*Listener, error) {
 	if m.closed {
 		return nil, ErrClosed
 	}
-	id, err := m.machine.Listen(rcm.ListenParam{Service: rcm.Service(c.PortSpace, port), Local: local, Backlog: c.Backlog})
+	id, err := m.machine.Listen(rcm.ListenParam{Service: rcm.Service(c.PortSpace, port), Local: local,
+		Backlog: c.Backlog})
 	if err != nil {
 		return nil, fmt.Errorf("listen on port %d: %w", port, err)
 	}
-	l := &Listener{m: m, id: id, port: port, requests: make(chan *Request, c.Backlog), closed: make(chan struct{})}
+	l := &Listener{m: m, id: id, port: port, requests: make(chan *Request, c.Backlog),
+		closed: make(chan struct{})}
 	m.listeners[id] = l
 	return l, nil
 }
@@ -74,7 +76,8 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Close stops listening. Requests that nobody has accepted are rejected. A second call does nothing.
+// Close stops listening. Requests that nobody has accepted are rejected. A second call does
+// nothing.
 func (l *Listener) Close() error {
 	l.m.mu.Lock()
 	_ = l.m.machine.Unlisten(l.id) // closed already
@@ -188,8 +191,8 @@ func (r *Request) accept(ctx context.Context, qp *verbs.QP, p Params) (*Conn, er
 	return c, nil
 }
 
-// prepare takes the QP to RTR before the peer is told that it may send. It goes to RTS with the RTU or the
-// first packet, whichever comes first.
+// prepare takes the QP to RTR before the peer is told that it may send. It goes to RTS with the RTU
+// or the first packet, whichever comes first.
 func (r *Request) prepare(c *Conn, psn verbs.PSN) error {
 	if err := Prepare(c.qp, c.params.Access); err != nil {
 		return err

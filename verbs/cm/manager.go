@@ -148,7 +148,8 @@ func (m *Manager) open() (err error) {
 		return err
 	}
 	a := verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: rcm.GSIQKey}
-	masks := []verbs.AttrMask{verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrQKey, 0, verbs.AttrSQPSN}
+	masks := []verbs.AttrMask{verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrQKey, 0,
+		verbs.AttrSQPSN}
 	for _, mask := range masks {
 		if err := m.qp.Modify(&a, mask|verbs.AttrState); err != nil {
 			return err

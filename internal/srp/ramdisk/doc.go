@@ -1,5 +1,5 @@
-// Package ramdisk is an SRP target: a disk in memory, which initiators reach by RDMA-CM. It is there
-// to try initiators on, and has switches for what a real target does only now and then: long
+// Package ramdisk is an SRP target: a disk in memory, which initiators reach by RDMA-CM. It is
+// there to try initiators on, and has switches for what a real target does only now and then: long
 // thinking, so that a command can be aborted, unit attentions, credit requests, wrong data.
 //
 //	t, err := ramdisk.New(dev, m, ramdisk.Config{})

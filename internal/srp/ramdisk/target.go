@@ -140,7 +140,8 @@ func (t *Target) login(ctx context.Context, r *cm.Request) {
 		return
 	}
 	defer c.destroy()
-	rsp := srp.LoginRsp{Tag: q.Tag, Credits: uint32(t.cfg.Credits), MaxITIU: unitSize, MaxTIIU: unitSize,
+	rsp := srp.LoginRsp{Tag: q.Tag, Credits: uint32(t.cfg.Credits), MaxITIU: unitSize,
+		MaxTIIU: unitSize,
 		Formats: srp.FormatDirect | srp.FormatIndirect, Result: result}
 	if c.conn, err = r.Accept(ctx, c.qp, &cm.Params{Private: rsp.Encode()}); err != nil {
 		return
