@@ -22,7 +22,7 @@ type sequence struct {
 	flows map[flowID]*flow
 	// again counts requests that were sent again, by whether Linux did.
 	again    map[bool]int
-	needless int   // of those, Linux's of what roxie owed no answer to
+	needless int // of those, Linux's of what roxie owed no answer to
 	// timeouts is how often that began, without what was needless.
 	timeouts map[bool]int
 	rnr      int   // RNR NAKs
