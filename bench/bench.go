@@ -30,7 +30,7 @@ type Options struct {
 	Quick bool
 	// Full adds more sizes, TCP, the engine alone, many QPs, loads and losses.
 	Full bool
-	// Limit is when no more rounds are repeated; 0: 150 s, with Full 6 minutes.
+	// Limit is when no more rounds are repeated; 0: 100 s, with Full 6 minutes.
 	Limit time.Duration
 	// Rounds and Duration override what Quick and its absence mean.
 	Rounds   int
@@ -124,7 +124,7 @@ const (
 	rawLow  = 0.6 // of the best raw figure: below it a round does not count
 	repeats = 2   // of a round that does not count
 
-	defaultLimit = 150 * time.Second
+	defaultLimit = 100 * time.Second
 	fullLimit    = 6 * time.Minute
 
 	// patientTimeout is the ends' ACK timeout, 268 ms: on a busy machine the other end may not
