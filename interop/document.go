@@ -79,6 +79,7 @@ const bugText = `## What Linux does, and how a cell deals with it
 | Linux 6.12 | here |
 |---|---|
 | rxe never answers a repeated zero-length READ whose response was lost, and is asked for ever | avoided: no test reads zero bytes over a lossy network; roxie answers such repetitions (its simulation loses them on purpose) |
+| rxe's requester can stop for ever when the ACK of a SEND of several packets comes while it sends that SEND again (seen in captures of both ends: roxie had acknowledged all of it, and rxe sent nothing more for 87 s) | avoided: under loss, pingpong's messages are one packet long; messages of several packets are lost with roxie as requester, and as responder of READs. A cell in which rxe's timer of 67 ms runs out on a busy machine can still meet it: it fails, with the captures as evidence |
 | rxe with retry_cnt 7 never gives up | asserted: cell "killed roxie" sees 12 repetitions and no end |
 | rxe does not stop its retransmission timer when all is acknowledged: it may fire for what was sent since | counted apart, as needless: at most what roxie had answered within 20 ms |
 | rxe answers a SEND that is too long with NAK remote operational error, not invalid request | avoided: the tools post receives that are long enough |
