@@ -189,12 +189,15 @@ func (b *Bench) run(ctx context.Context, r *rig, program []string, deviceA, devi
 			"-n", strconv.Itoa(b.iters), "-F", "-u", strconv.Itoa(ackTimeout)}
 		return slices.Concat(program, flags, more)
 	}
+	cell := Cell{Tool: "ib_" + b.Test}
+	if err := r.deaf(ctx, &cell); err != nil {
+		return 0, err
+	}
 	server, err := r.there(ctx, argv(deviceA)...)
 	if err != nil {
 		return 0, err
 	}
 	defer server.stop()
-	cell := Cell{Tool: "ib_" + b.Test}
 	err = until(ctx, b.Test+" to listen", func() (bool, error) {
 		select {
 		case <-server.done:

@@ -70,14 +70,15 @@ func (r *rig) beside(ctx context.Context, pcap string, argv []string, server boo
 		return err
 	}
 	if server { // the guest's program has to be there first
+		cell := Cell{Tool: argv[0], Option: "cm"}
+		if err := r.deaf(ctx, &cell); err != nil {
+			return err
+		}
 		if err := start(); err != nil {
 			return err
 		}
 		defer program.stop()
-		err = until(ctx, argv[0]+" to listen", func() (bool, error) {
-			out, err := r.run(ctx, "rdma resource show cm_id")
-			return strings.Contains(out, "LISTEN"), err
-		})
+		err = until(ctx, argv[0]+" to listen", func() (bool, error) { return r.listensCM(ctx) })
 		if err != nil {
 			return err
 		}

@@ -106,6 +106,9 @@ func (r *rig) serveHere(ctx context.Context, c *Cell, server, client []string) e
 
 // serveThere runs a cell with the stock tool as the server.
 func (r *rig) serveThere(ctx context.Context, c *Cell, server, client []string) error {
+	if err := r.deaf(ctx, c); err != nil {
+		return err
+	}
 	s, err := r.there(ctx, server...)
 	if err != nil {
 		return err
@@ -190,9 +193,8 @@ func (r *rig) ready(c *Cell, server *process) (bool, error) {
 
 // readyThere says whether the stock tool accepts a client.
 func (r *rig) readyThere(ctx context.Context, c *Cell) (bool, error) {
-	if c.Tool == "rping" || c.Option == "cm" {
-		out, err := r.g.Command(ctx, "rdma", "resource", "show", "cm_id").Output()
-		return strings.Contains(string(out), "LISTEN"), err
+	if usesCM(c) {
+		return r.listensCM(ctx)
 	}
 	out, err := r.g.Command(ctx, "cat", "/proc/net/tcp", "/proc/net/tcp6").Output()
 	return listens(string(out)), err
@@ -302,5 +304,23 @@ func (r *rig) settle(ctx context.Context) error {
 			last = sizes[1]
 		}
 		return same, nil
+	})
+}
+
+// usesCM says whether a cell's tool listens with RDMA-CM.
+func usesCM(c *Cell) bool { return c.Tool == "rping" || c.Option == "cm" }
+
+// listensCM says whether the guest has a listener of RDMA-CM.
+func (r *rig) listensCM(ctx context.Context) (bool, error) {
+	out, err := r.g.Command(ctx, "rdma", "resource", "show", "cm_id").Output()
+	return strings.Contains(string(out), "LISTEN"), err
+}
+
+// deaf waits until nothing listens in the guest where the stock tool is going to: the listener of a
+// program that has just ended can be there a moment longer, and must not be taken for the next one's.
+func (r *rig) deaf(ctx context.Context, c *Cell) error {
+	return until(ctx, "the last listener to go", func() (bool, error) {
+		listens, err := r.readyThere(ctx, c)
+		return !listens, err
 	})
 }
