@@ -473,6 +473,7 @@ func (q *QP) sendError(e *sendEntry) {
 	if !q.sendCQE(e, st, why) {
 		return
 	}
+	q.fails(why)
 	if q.typ == RC {
 		q.toError()
 		return
@@ -508,6 +509,7 @@ func (q *QP) pushCQE(cq *CQ, c *CQE, solicited bool) bool {
 	if cq.dead.CompareAndSwap(false, true) {
 		q.shard.emit(Event{Type: EventCQErr, CQ: cq, Reason: ReasonCQOverflow})
 	}
+	q.fails(ReasonCQOverflow)
 	q.toError()
 	return false
 }

@@ -169,6 +169,7 @@ func (q *QP) refuse(p *wire.Packet, v verdict) {
 	} else {
 		q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
 	}
+	q.fails(v.reason)
 	q.toError()
 }
 
@@ -434,6 +435,7 @@ func (q *QP) respondUC(p *wire.Packet) {
 	}
 	if v.fatal && r.recv.held && localFault(v.status) {
 		q.recvError(v.status, v.reason)
+		q.fails(v.reason)
 		q.toError()
 		return
 	}

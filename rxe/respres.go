@@ -320,6 +320,7 @@ func (q *QP) cutRead(f Frame, res *resource, fault mr.Fault) int {
 	r.queue = r.queue[:0]
 	r.failing, r.nakOwed = true, false
 	q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
+	q.fails(v.reason)
 	q.toError()
 	q.shard.C.NAKsSent++
 	q.Stats.NAKsSent++

@@ -43,13 +43,15 @@ type Shard struct {
 	pkt      wire.Packet
 	grh      [GRHBytes]byte
 
-	inbound []*handover // by sending shard; [ID] is the loopback of this shard
-	wake    uint64      // shards to wake
-	events  []Event
-	waiting []*QP // QPs whose completions wait for grace
-	spare   []*QP
-	qps     int
-	now     Time
+	inbound  []*handover // by sending shard; [ID] is the loopback of this shard
+	wake     uint64      // shards to wake
+	events   []Event
+	waiting  []*QP // QPs whose completions wait for grace
+	spare    []*QP
+	sender   QPN // who sent the last frame
+	failures []Failure
+	qps      int
+	now      Time
 
 	// TestHook, if set, runs between each key check of a responder and the copy it allowed.
 	TestHook  func()
@@ -256,6 +258,7 @@ func (s *Shard) Transmit(now Time, f Frame) int {
 			}
 		}
 		if n > 0 {
+			s.sender = q.qpn
 			s.C.SentPkts++
 			s.C.SentBytes += uint64(n)
 			return n

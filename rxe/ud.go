@@ -179,6 +179,7 @@ func (q *QP) receiveUD(p *wire.Packet) {
 				return
 			}
 			q.recvError(v.status, v.reason)
+			q.fails(v.reason)
 			q.toError()
 			return
 		}
@@ -204,6 +205,7 @@ func (q *QP) receiveUD(p *wire.Packet) {
 	if f != mr.FaultNone {
 		q.drop(faultReason(f))
 		q.recvError(WCLocProtErr, faultReason(f))
+		q.fails(faultReason(f))
 		q.toError()
 		return
 	}

@@ -44,6 +44,7 @@ type Context struct {
 	events   eventQueue
 	cqs      sync.Map // *rxe.CQ → *CQ
 	srqs     sync.Map // *rxe.SRQ → *SRQ
+	failHook failHooks
 
 	shut     atomic.Bool   // Close has begun
 	closed   chan struct{} // closed then
@@ -197,11 +198,14 @@ func (c *Context) start(links []Link) error {
 	for i, l := range links {
 		p := &poller{
 			shard: c.dev.Shards()[i], link: l, ctx: c, index: i, backoff: kickSoon,
-			caller: c.cfg.Progress == ProgressCaller, capture: c.cfg.Capture,
-			done: make(chan struct{}), poke: make(chan struct{}, 1), tick: time.NewTimer(0),
+			caller: c.cfg.Progress == ProgressCaller,
+			done:   make(chan struct{}), poke: make(chan struct{}, 1), tick: time.NewTimer(0),
 		}
 		if x, ok := l.(*xdpLink); ok {
 			p.sock = x.Socket
+		}
+		if c.cfg.Capture != nil {
+			p.taps = []*tap{{c.cfg.captured}}
 		}
 		c.pollers = append(c.pollers, p)
 	}

@@ -50,10 +50,11 @@ type poller struct {
 	wakeAt  rxe.Time // when the sleeping thread wakes by itself
 	backoff rxe.Time // how long it sleeps before it tries to send again
 
-	ctx     *Context
-	index   int
-	caller  bool // ProgressCaller
-	capture func(dir Direction, shard int, t time.Time, head, tail []byte)
+	ctx    *Context
+	index  int
+	caller bool     // ProgressCaller
+	taps   []*tap   // normally none
+	told   Captured // what they are told of a frame
 
 	_      [64]byte
 	wanted atomic.Int32  // control calls that wait for mu
@@ -101,6 +102,9 @@ func (p *poller) finish() uint64 {
 	if e := p.shard.Events(); len(e) > 0 {
 		p.ctx.deliver(e)
 	}
+	if f := p.shard.Failures(); len(f) > 0 {
+		p.ctx.deliverFailures(f)
+	}
 	return p.shard.Wakeups()
 }
 
@@ -122,10 +126,11 @@ func (p *poller) receive(now rxe.Time) int {
 		} else {
 			f.Head, f.Tail = p.link.Packet(i)
 		}
-		if p.capture != nil {
-			p.capture(Inbound, p.index, clockBase.Add(time.Duration(now)), f.Head, f.Tail)
+		if len(p.taps) == 0 {
+			p.shard.Receive(now, f)
+		} else {
+			p.receiveTapped(now, f)
 		}
-		p.shard.Receive(now, f)
 	}
 	if p.sock != nil {
 		p.sock.Release()
@@ -150,13 +155,14 @@ func (p *poller) transmit(now rxe.Time) int {
 			blocked = true
 			break
 		}
-		size := p.shard.Transmit(now, f)
+		var size int
+		if len(p.taps) == 0 {
+			size = p.shard.Transmit(now, f)
+		} else {
+			size = p.transmitTapped(now, f)
+		}
 		if size == 0 {
 			break
-		}
-		if p.capture != nil {
-			h := min(size, len(f.Head))
-			p.capture(Outbound, p.index, clockBase.Add(time.Duration(now)), f.Head[:h], f.Tail[:size-h])
 		}
 		if p.sock != nil {
 			p.sock.Submit(size)
