@@ -77,7 +77,7 @@ func lossy(rate float64, seed uint64, fixed bool, span rxe.Time) (gbps, again fl
 	f := sim.New(sim.Config{Seed: seed, Latency: lossOneWay, Pace: lossPace, Faults: sim.Faults{Drop: rate}})
 	dev := rxe.Config{Window: lossWindow}
 	if fixed {
-		dev.MinWindow = lossWindow
+		dev.MinWindow, dev.NoProbe = lossWindow, true
 	}
 	var nodes [2]*sim.Node
 	var qps [2]*rxe.QP

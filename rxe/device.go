@@ -31,6 +31,7 @@ type Config struct {
 	MaxQP     int           // QPs per shard at most, 1..2^20, default 65536
 	Window    uint32        // packets in flight per QP at most, 1..2^22, default 128
 	MinWindow uint32        // of these a QP may always have, whatever is lost: 1..Window, default 2
+	NoProbe   bool          // plain go-back-N: only NAKs and the ACK timeout make a QP send again
 	Budget    uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
 	VLAN      uint16        // tag of the port's datagrams, 0 = none; connections bring their own
 	AckEvery  uint32        // AckReq at least every so many packets, default 64

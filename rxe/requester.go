@@ -31,13 +31,11 @@ type requester struct {
 	tail, ack, cur, head uint32
 	una, psn, sent, nxt  PSN
 
+	flight
+
 	ackAt      Time   // when the ACK timer runs out
 	counted    uint32 // packets in flight that the shard's budget knows of
 	aged       uint32 // the oldest packets in flight that it no longer counts
-	cwnd, acc  uint32 // window, and fraction of the next packet of growth
-	ssthresh   uint32
-	recover    PSN // losses before it belong to the same episode
-	inRecovery bool
 	unasked    uint32 // packets since the last AckReq
 	reads      uint32 // READs and atomics in flight
 	limit      uint32 // MSN + credits: SSN that may be sent, when limited
@@ -256,7 +254,7 @@ func (q *QP) readDepth() uint32 {
 func (q *QP) readSlice(e *sendEntry) uint32 {
 	r := &q.req
 	inFlight := uint32(r.psn.Diff(r.una))
-	if inFlight >= r.cwnd {
+	if inFlight >= r.window() {
 		return 0
 	}
 	rest := q.psnCount(e)
@@ -330,7 +328,7 @@ func (q *QP) mayContinue() bool {
 		return true
 	}
 	n := uint32(q.req.psn.Diff(q.req.una))
-	limit := q.req.cwnd
+	limit := q.req.window()
 	if mutant.ReqWindowOver {
 		limit *= 2
 	}
@@ -371,6 +369,9 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	if last && !mutant.ReqNoAckReq || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
 		bth.SetAckReq(true)
 		r.unasked = 0
+		if r.psn == r.sent {
+			r.clock(r.psn, q.shard.now)
+		}
 	}
 	putExtensions(hdr, op, e)
 	q.advance(e, r.psn.Next(), int(n))
@@ -389,7 +390,7 @@ func (q *QP) begin(f Frame, op wire.Opcode) []byte {
 // admits.
 func (q *QP) windowFull() bool {
 	r := &q.req
-	return uint32(r.psn.Diff(r.una))+1 >= r.cwnd || q.shard.inFlight+1 >= q.dev.cfg.Budget
+	return uint32(r.psn.Diff(r.una))+1 >= r.window() || q.shard.inFlight+1 >= q.dev.cfg.Budget
 }
 
 // advance moves the send position behind a packet of e that has been built; the next one to send
@@ -649,20 +650,25 @@ func (q *QP) rewind() {
 	r := &q.req
 	r.cur, r.psn, r.aged = r.ack, r.una, 0
 	q.account()
-	r.unasked = 0
+	r.unasked, r.timing, r.probing = 0, false, false
 	q.shard.C.CompleterRetryErr++
 	q.shard.wantRequest(q)
 }
 
-// armAck starts the retransmission timer. It runs twice: first when what is in flight no longer
-// counts in the budget.
+// armAck starts the retransmission timer. It may run before the ACK timeout is over: for a probe,
+// and when what is in flight no longer counts in the budget.
 func (q *QP) armAck() {
 	at := AckTimeout(q.attr.Timeout)
 	if at != Never {
 		at += q.shard.now
 	}
 	q.req.ackAt = at
-	q.shard.wheel.set(&q.timer, min(at, q.shard.now+budgetAge))
+	at = min(at, q.shard.now+budgetAge)
+	if q.mayProbe() {
+		q.req.probeAt = q.shard.now + max(2*q.req.mean+4*q.req.swing, probeMin)
+		at = min(at, q.req.probeAt)
+	}
+	q.shard.wheel.set(&q.timer, at)
 }
 
 // expire is the timer: the end of an RNR wait, the age of the budget, or no answer for too long.
@@ -679,9 +685,17 @@ func (q *QP) expire(now Time) {
 	switch {
 	case r.una == r.sent:
 		return
+	case now < r.ackAt && q.mayProbe() && now >= r.probeAt:
+		q.probe()
+		q.shard.wheel.set(&q.timer, min(r.ackAt, now+budgetAge))
+		return
 	case now < r.ackAt:
 		q.release()
-		q.shard.wheel.set(&q.timer, r.ackAt)
+		at := r.ackAt
+		if q.mayProbe() {
+			at = min(at, r.probeAt)
+		}
+		q.shard.wheel.set(&q.timer, at)
 		return
 	case r.psn == r.una && q.waits && !q.shard.canUnpark():
 		q.armAck() // it has not been its turn since the last timeout: no retry to count
@@ -701,36 +715,6 @@ func (q *QP) expire(now Time) {
 		q.rewind()
 	}
 	q.armAck()
-}
-
-// lost halves the window, once for all losses of one flight.
-func (q *QP) lost(timeout bool) {
-	r := &q.req
-	if r.inRecovery && r.una.Diff(r.recover) < 0 && !timeout {
-		return
-	}
-	q.shard.C.WindowHalved++
-	r.inRecovery, r.recover = true, r.sent
-	r.ssthresh = max(r.cwnd/2, q.dev.cfg.MinWindow)
-	r.cwnd, r.acc = r.ssthresh, 0
-}
-
-// grow opens the window by n acknowledged packets: by as many below the threshold, by one a
-// window above it.
-func (r *requester) grow(n, limit uint32) {
-	if r.inRecovery && r.una.Diff(r.recover) >= 0 {
-		r.inRecovery = false
-	}
-	if r.cwnd >= limit {
-		return
-	}
-	if r.cwnd < r.ssthresh {
-		r.cwnd = min(r.cwnd+n, limit)
-		return
-	}
-	for r.acc += n; r.acc >= r.cwnd && r.cwnd < limit; r.cwnd++ {
-		r.acc -= r.cwnd
-	}
 }
 
 // checkDrained reports the end of draining in SQD.

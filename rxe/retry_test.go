@@ -188,20 +188,72 @@ func TestRetransmitLKeyGone(t *testing.T) {
 	p.wantWC("1:local protection error", "2:Work Request Flushed Error")
 }
 
-// TestWindow: a requester starts with 16 packets, asks for an ACK before it stops, opens the window
-// with what is acknowledged and halves it after a loss.
+// TestWindow: a requester starts with 16 packets, asks for an ACK before it stops and opens the window
+// with what is acknowledged. A loss halves it when a round trip takes twice as long as it may, else not.
 func TestWindow(t *testing.T) {
+	for _, c := range []struct {
+		delay rxe.Time
+		want  int
+	}{{15_000, 32}, {20_000, 16}} {
+		p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
+		out := p.post(p.writeWR(1, 256*200))
+		if len(out) != 16 || !out[15].ackReq {
+			t.Fatalf("%d packets at first, AckReq on the last: %v", len(out), out[len(out)-1].ackReq)
+		}
+		p.advance(10_000)
+		out = p.inject(ack(ourPSN.Add(15)))
+		if len(out) != 32 || !out[31].ackReq {
+			t.Fatalf("%d packets after 16 acknowledged, want 32", len(out))
+		}
+		p.advance(c.delay)
+		out = p.inject(nak(ourPSN.Add(16), wire.NAKPSNSeq))
+		if len(out) != c.want || out[0].psn != ourPSN.Add(16) {
+			t.Fatalf("%d packets after a loss %d µs later, want %d", len(out), c.delay/1000, c.want)
+		}
+	}
+}
+
+// TestWindowRow: losses in flight after flight halve the window, though the delay says nothing.
+func TestWindowRow(t *testing.T) {
 	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 7})
-	out := p.post(p.writeWR(1, 256*200))
-	if len(out) != 16 || !out[15].ackReq {
-		t.Fatalf("%d packets at first, AckReq on the last: %v", len(out), out[len(out)-1].ackReq)
+	p.post(p.writeWR(1, 256*1000))
+	p.advance(10_000)
+	p.inject(ack(ourPSN.Add(15)))
+	x, was := ourPSN.Add(16), 32
+	for i := range 6 {
+		p.advance(10_000)
+		n := len(p.inject(nak(x, wire.NAKPSNSeq)))
+		if i == 4 && n > (was+was/3)/2 || i < 4 && n < was {
+			t.Fatalf("%d packets after loss %d, %d before", n, i+1, was)
+		}
+		x, was = x.Add(uint32(n)/3), n
 	}
-	out = p.inject(ack(ourPSN.Add(15)))
-	if len(out) != 32 || !out[31].ackReq {
-		t.Fatalf("%d packets after 16 acknowledged, want 32", len(out))
+}
+
+// TestProbe: where a packet that was sent again is lost as well, one packet goes out long before the ACK
+// timeout, which is no retry; its ACK makes the rest follow. A READ is left to the timeout.
+func TestProbe(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{retry: 1})
+	p.post(p.writeWR(1, 256*40))
+	p.advance(10_000)
+	p.inject(ack(ourPSN.Add(15)))
+	p.advance(10_000)
+	p.inject(nak(ourPSN.Add(16), wire.NAKPSNSeq))
+	out := p.advance(10 * ms)
+	if len(out) != 1 || out[0].psn != ourPSN.Add(16) || !out[0].ackReq {
+		t.Fatalf("probes %+v", out)
 	}
-	out = p.inject(nak(ourPSN.Add(16), wire.NAKPSNSeq))
-	if len(out) != 16 || out[0].psn != ourPSN.Add(16) {
-		t.Fatalf("%d packets after a loss, want 16", len(out))
+	if out := p.advance(ackT14 - 11*ms); len(out) != 0 {
+		t.Fatalf("%d packets after the probe", len(out))
+	}
+	if out := p.inject(ack(ourPSN.Add(16))); len(out) != 23 || out[0].psn != ourPSN.Add(17) {
+		t.Fatalf("%d packets after its ACK", len(out))
+	}
+	p.inject(nak(ourPSN.Add(17), wire.NAKPSNSeq))
+	p.inject(ack(ourPSN.Add(39)))
+	p.wantWC("1:success")
+	p.post(p.readWR(2, 8))
+	if out := p.advance(ackT14 - ms); len(out) != 0 {
+		t.Fatalf("%d packets after a READ", len(out))
 	}
 }

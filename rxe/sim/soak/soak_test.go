@@ -89,7 +89,7 @@ func TestTrace(t *testing.T) {
 func TestFaultScript(t *testing.T) {
 	s, err := sim.ParseFaults(`
 		drop RC_READ_REQUEST count=20
-		corrupt n1>n2 count=30
+		corrupt n1>n2 count=100
 		duplicate RC_FETCH_ADD count=10
 		late RC_ACKNOWLEDGE after=50 count=5
 		at 50us partition n1 n2 for 2ms
@@ -104,7 +104,7 @@ func TestFaultScript(t *testing.T) {
 	for seed := uint64(1); seed <= 3; seed++ {
 		r := check(t, Options{Seed: seed, Packets: 10_000, Script: s})
 		if r.Dropped < 20 || r.Corrupted == 0 || r.Duplicated == 0 || r.Delayed == 0 {
-			t.Errorf("faults %+v", r.Stats)
+			t.Errorf("seed %d: faults %+v", seed, r.Stats)
 		}
 	}
 }
