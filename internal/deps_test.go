@@ -55,6 +55,8 @@ var rules = []rule{
 
 	{"verbs", anything, []string{"bpf", "xdp", "rxe", "rxe/mr", "rxe/wire", "internal/netdev"}, anything},
 	{"verbs/verbstest", anything, []string{"verbs", "rxe/sim", "rxe/wire"}, nil},
+	{"verbs/capture", anything, []string{"verbs", "rxe", "rxe/wire"},
+		[]string{"github.com/gopacket/gopacket/..."}},
 	{"verbs/cm", anything, []string{"verbs", "rxe/cm", "rxe/wire", "internal/netdev"}, anything},
 
 	{"internal/hostile", nil, nil, nil}, // tests only

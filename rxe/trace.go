@@ -20,7 +20,7 @@ type Trace struct {
 	HasQP bool
 	HasWR bool // of the send queue, or with Recv of the receive queue
 	Recv  bool
-	Again bool // sent before
+	Again bool // sent before; of a received one: a duplicate request, which has no receive WQE
 	// Handed is set for a frame that was given to the shard of its QP. What that shard made of it
 	// is not known.
 	Handed bool
@@ -40,8 +40,9 @@ func (s *Shard) ReceiveTraced(now Time, f Frame, t *Trace) {
 			}
 		}
 	}
-	drops, handed := s.C.Drops, s.C.Handovers
+	drops, handed, dup := s.C.Drops, s.C.Handovers, s.C.DuplicateRequest
 	s.Receive(now, f)
+	t.Again = s.C.DuplicateRequest != dup
 	t.Handed = s.C.Handovers != handed
 	for r := range drops {
 		if s.C.Drops[r] != drops[r] {
@@ -49,7 +50,7 @@ func (s *Shard) ReceiveTraced(now Time, f Frame, t *Trace) {
 			return
 		}
 	}
-	if q != nil && q.shard == s && flags&(wire.FlagSend|wire.FlagConsumesRecv) != 0 {
+	if q != nil && q.shard == s && !t.Again && flags&(wire.FlagSend|wire.FlagConsumesRecv) != 0 {
 		t.WRID, t.HasWR, t.Recv = q.resp.recv.id, true, true
 	}
 }
