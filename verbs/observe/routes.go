@@ -1,0 +1,4 @@
+package observe
+
+// routes are what every control socket offers.
+func (s *Server) routes() {}
