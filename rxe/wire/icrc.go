@@ -8,7 +8,8 @@ package wire
 // A CRC is linear: the value a byte adds to the register depends only on the byte and on its
 // distance from the end. Tables of these values serve three ends: headers whose bytes are mostly
 // known in advance (Template), headers that are masked on the way (headerMemo), and runs too
-// short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16.
+// short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16. Long runs
+// are folded with vectors, where the processor has them (fold_amd64.go).
 //
 // "Register" means the shift register itself; hash/crc32 takes and returns its complement.
 
@@ -90,6 +91,7 @@ func step16(s uint32, v, w uint64) uint32 {
 
 // advance runs the register over b.
 func advance(s uint32, b []byte) uint32 {
+	s, b = fold(s, b)
 	if len(b) >= fastLen {
 		n := len(b) &^ (fastAlign - 1)
 		s = ^crc32.Update(^s, crc32.IEEETable, b[:n])
@@ -138,13 +140,12 @@ func (m *headerMemo) after(h []byte, v6 bool) uint32 {
 		return step4(step8(m.state, le.Uint64(b[48:])|byte4), le.Uint32(b[56:]))
 	case len(h) == ipv4Len+udpLen+bthLen:
 		b := (*[ipv4Len + udpLen + bthLen]byte)(h)
-		w := [6]uint64{
-			le.Uint64(b[0:]) | byte1, le.Uint64(b[8:]) | byte0 | bytes2to3,
-			le.Uint64(b[16:]), le.Uint64(b[24:]) | bytes2to3,
-		}
-		if w != m.words {
-			m.words = w
-			m.state = step16(step16(icrcSeed, w[0], w[1]), w[2], w[3])
+		w0, w1 := le.Uint64(b[0:])|byte1, le.Uint64(b[8:])|byte0|bytes2to3
+		w2, w3 := le.Uint64(b[16:]), le.Uint64(b[24:])|bytes2to3
+		w := &m.words // compared like this, since != of arrays is a call
+		if (w[0]^w0)|(w[1]^w1)|(w[2]^w2)|(w[3]^w3)|w[4]|w[5] != 0 {
+			*w = [6]uint64{w0, w1, w2, w3}
+			m.state = step16(step16(icrcSeed, w0, w1), w2, w3)
 		}
 		return step8(m.state, le.Uint64(b[32:])|byte0)
 	}
