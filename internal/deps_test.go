@@ -61,9 +61,11 @@ var rules = []rule{
 
 	{"internal/hostile", nil, nil, nil}, // tests only
 	{"internal/srp/...", anything, []string{"rxe/mr", "verbs", "verbs/cm", "internal/srp"}, nil},
+	{"internal/privs", anything, []string{"internal/netdev"}, []string{"golang.org/x/sys/unix"}},
+	{"internal/starter", anything, []string{"verbs", "internal/netdev"}, []string{"golang.org/x/sys/unix"}},
 	{"internal/xfer", anything, []string{"verbs", "verbs/cm"}, nil},
 	{"internal/serve", anything, []string{"bpf", "rxe/cm", "verbs", "verbs/cm", "internal/netdev",
-		"internal/perf", "internal/rping", "internal/xfer"}, anything},
+		"internal/perf", "internal/rping", "internal/starter", "internal/xfer"}, anything},
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"interop/...", anything, []string{"interop/...", "rxe/...", "verbs/...", "internal/..."}, anything},

@@ -79,6 +79,10 @@ type Config struct {
 	// Window is the most packets in flight for each QP, 1 to 2^22 (0: the engine's default).
 	Window int
 
+	// Prepared, if not nil, is the privileged part of Open, done before. Open takes it over, also if
+	// it fails; it is good for one Open.
+	Prepared *Prepared
+
 	// Seed makes QPNs, PDs and keys repeatable; 0 takes a random one.
 	Seed uint64
 }

@@ -17,12 +17,15 @@ var ErrDown = errors.New("interface is down")
 // attaches the steering program, opens an AF_XDP socket on each queue and starts a thread for each.
 // Sockets stay in that namespace, from whatever thread the Context is used later. cfg may be nil.
 //
-// It needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. Errors to test for, each with a text that says
-// what to do: *netdev.CapError, netdev.ErrNoLink, ErrDown, *netdev.MemlockError, *bpf.ForeignError,
-// *bpf.ModeError, *xdp.BusyError, xdp.ErrZeroCopy. Nothing is left behind then.
+// It needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or cfg.Prepared. Errors to test for, each with a
+// text that says what to do: *netdev.CapError, netdev.ErrNoLink, ErrDown, *netdev.MemlockError,
+// *bpf.ForeignError, *bpf.ModeError, *xdp.BusyError, xdp.ErrZeroCopy. Nothing is left behind then.
 func Open(ifname string, cfg *Config) (*Context, error) {
 	conf, err := cfg.withDefaults()
 	if err != nil {
+		if conf.Prepared != nil {
+			_ = conf.Prepared.Close()
+		}
 		return nil, fmt.Errorf("open %s: %w", ifname, err)
 	}
 	runtime.LockOSThread()
@@ -35,7 +38,10 @@ func Open(ifname string, cfg *Config) (*Context, error) {
 }
 
 func openInterface(ifname string, conf Config) (_ *Context, err error) {
-	if err := netdev.RequireCaps(netdev.CapNetAdmin, netdev.CapNetRaw, netdev.CapBPF); err != nil {
+	prep := conf.Prepared
+	if prep != nil {
+		defer prep.Close()
+	} else if err := netdev.RequireCaps(netdev.CapNetAdmin, netdev.CapNetRaw, netdev.CapBPF); err != nil {
 		return nil, err
 	}
 	conn, err := netdev.Open()
@@ -73,7 +79,11 @@ func openInterface(ifname string, conf Config) (_ *Context, err error) {
 		return nil, err
 	}
 	for i := range conf.Queues {
-		l, err := openXDPLink(c.socketConfig(i))
+		sc := c.socketConfig(i)
+		if prep != nil {
+			sc.Socket, prep.sockets[i] = prep.sockets[i], nil
+		}
+		l, err := openXDPLink(sc)
 		if err != nil {
 			return nil, err
 		}
@@ -105,21 +115,26 @@ func readInterface(conn *netdev.Conn, ifname string, queues int) (netdev.Link, a
 }
 
 // steer attaches the program and tells it our addresses.
-func (c *Context) steer() error {
-	prog, err := bpf.Load(bpf.Config{Queues: c.cfg.Queues})
+func (c *Context) steer() (err error) {
+	if p := c.cfg.Prepared; p != nil {
+		err = c.adopt(p)
+	} else {
+		c.prog, err = bpf.Load(bpf.Config{Queues: c.cfg.Queues})
+	}
 	if err != nil {
 		return err
 	}
-	c.prog = prog
 	for _, a := range c.addrs {
-		if err := prog.Add(uint16(c.cfg.VLAN), a.Addr()); err != nil {
+		if err := c.prog.Add(uint16(c.cfg.VLAN), a.Addr()); err != nil {
 			return err
 		}
 	}
-	if err := prog.Attach(c.link.Index, c.cfg.Mode); err != nil {
-		return err
+	if c.cfg.Prepared == nil {
+		if err := c.prog.Attach(c.link.Index, c.cfg.Mode); err != nil {
+			return err
+		}
 	}
-	c.attached = prog.Attachment()
+	c.attached, c.cfg.Prepared = c.prog.Attachment(), nil
 	return nil
 }
 
@@ -161,6 +176,12 @@ func memlock(s *xdp.Config) uint64 {
 	setDefault(&fill, xdp.DefaultFillDepth)
 	setDefault(&tx, xdp.DefaultTXFrames)
 	return uint64(fill+tx) * xdp.DefaultChunkSize
+}
+
+// LockedMemory returns how many bytes a device of so many queues locks at most, for RLIMIT_MEMLOCK,
+// with the sizes that the zero Config gives and a predecessor's memory that is not free yet.
+func LockedMemory(queues int) uint64 {
+	return uint64(queues) * 2 * (nicFillDepth + nicTXFrames) * xdp.DefaultChunkSize
 }
 
 // Close ends the device: threads, sockets, steering program. Objects made from it are dead

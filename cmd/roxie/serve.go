@@ -23,6 +23,7 @@ type serveFlags struct {
 	interfaces []string
 	set        []string
 	short      []shortcut
+	starter    bool
 }
 
 // shortcut is a flag of its own for one value of the configuration.
@@ -34,6 +35,7 @@ func newServeCommand() *cobra.Command {
 		{flag: "max-memory", path: "limits.memory", usage: "memory of exports and connections, a `size`"},
 		{flag: "max-per-peer", path: "limits.connections-per-peer", usage: "connections of a peer, a `number`"},
 		{flag: "export-port", path: "services.exports.port", usage: "RDMA-CM `port` of the exports"},
+		{flag: "user", path: "user", usage: "become an ordinary user of this `name`, without capabilities"},
 	}}
 	c := &cobra.Command{
 		Use:   "serve",
@@ -56,6 +58,8 @@ func newServeCommand() *cobra.Command {
 		s := &f.short[i]
 		fs.StringVar(&s.value, s.flag, "", s.usage+"; the same as --set "+s.path+"=")
 	}
+	fs.BoolVar(&f.starter, "starter", false,
+		"with --user: leave the rights to a second process, which opens interfaces that return")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log every connection")
 	return c
 }
@@ -67,6 +71,9 @@ func (f *serveFlags) overrides() []string {
 		if s.value != "" {
 			out = append(out, s.path+"="+s.value)
 		}
+	}
+	if f.starter {
+		out = append(out, "starter=true")
 	}
 	return out
 }
@@ -97,7 +104,15 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+	opener, done, err := f.rights(c, cfg, log)
+	if err != nil || done {
+		return err
+	}
 	s := serve.New(cfg, log)
+	if opener != nil {
+		defer opener.Close()
+		s.OpenWith(opener)
+	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)

@@ -26,6 +26,8 @@ const (
 type Config struct {
 	Interfaces []Interface
 	Limits     Limits
+	User       string // to become after set-up, without any capability; empty: none
+	Starter    bool   // a process keeps the rights to open interfaces again
 	RPing      *RPing // nil: not offered
 	Echo       *Echo
 	Perftest   []Perftest

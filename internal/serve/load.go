@@ -202,6 +202,8 @@ func (r *reader) config(root *yaml.Node, c *Config) {
 			r.list(n, "interfaces", func(n *yaml.Node) { c.Interfaces = append(c.Interfaces, r.iface(n)) })
 		},
 		"limits":   func(n *yaml.Node) { r.limits(n, &c.Limits) },
+		"user":     func(n *yaml.Node) { c.User = r.text(n, userName, "a user's name or number") },
+		"starter":  func(n *yaml.Node) { c.Starter = r.choice(n, "false", "true") == "true" },
 		"services": func(n *yaml.Node) { r.services(n, c) },
 		"exports": func(n *yaml.Node) {
 			exports = n
@@ -210,6 +212,9 @@ func (r *reader) config(root *yaml.Node, c *Config) {
 	})
 	if len(c.Interfaces) == 0 && len(r.problems) == 0 {
 		r.fault(root, "no interfaces: name one, as in `interfaces: [{name: eth0}]`, or give -d")
+	}
+	if c.Starter && c.User == "" && len(r.problems) == 0 {
+		r.fault(root, "a starter is for an endpoint without rights: name a user, too")
 	}
 	r.unique(child(root, "interfaces"), "interface")
 	r.unique(exports, "export")
@@ -409,6 +414,7 @@ func (r *reader) checkFile(n *yaml.Node, e *Export) {
 }
 
 var (
+	userName   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
 	ifaceName  = regexp.MustCompile(`^[^\s/]{1,15}$`)
 	exportName = regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9._-]{1,%d}$`, xfer.MaxName))
 )

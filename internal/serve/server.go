@@ -13,6 +13,8 @@ type Server struct {
 	limits *limiter
 	hold   hashing
 
+	opener Opener // nil: own rights
+
 	reload sync.Mutex // one Run or Reload at a time
 
 	mu       sync.Mutex

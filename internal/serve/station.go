@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/roxie-rdma/roxie/bpf"
 	"github.com/roxie-rdma/roxie/internal/netdev"
 	"github.com/roxie-rdma/roxie/verbs"
 	"github.com/roxie-rdma/roxie/verbs/cm"
@@ -48,6 +47,12 @@ func (st *station) run(ctx context.Context) {
 	said := ""
 	for first := true; ctx.Err() == nil; first = false {
 		err := st.open(ctx, first)
+		if err != nil && st.barred(err) {
+			if first {
+				st.first <- nil
+			}
+			return
+		}
 		if first && err != nil && !waits(err) {
 			st.first <- err
 			return
@@ -74,14 +79,7 @@ func waits(err error) bool { return errors.Is(err, netdev.ErrNoLink) || errors.I
 
 // open serves the interface until it has gone (nil) or ctx ends (nil), or says why it cannot.
 func (st *station) open(ctx context.Context, first bool) error {
-	vc := verbs.Config{Queues: st.iface.Queues, VLAN: st.iface.VLAN}
-	switch st.iface.Mode {
-	case "native":
-		vc.Mode = bpf.Native
-	case "generic":
-		vc.Mode = bpf.Generic
-	}
-	dev, err := verbs.Open(st.iface.Name, &vc)
+	dev, err := st.openDevice(ctx)
 	if err != nil {
 		return err
 	}
