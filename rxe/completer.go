@@ -441,6 +441,9 @@ func (q *QP) retire() {
 				return
 			}
 		}
+		if r.watch.runs && r.watch.of == r.tail {
+			q.completed(e.opcode)
+		}
 		r.tail++
 		if q.sigAll || e.flags&SendSignaled != 0 || mutant.CompUnsignaled && mutant.Tick(32) {
 			q.SQ.cons.Store(r.tail)
@@ -468,13 +471,14 @@ func (q *QP) freeSlots(since uint32) {
 func (q *QP) sendError(e *sendEntry) {
 	r := &q.req
 	r.tail++
-	r.ended = true
+	r.ended, r.watch.runs = true, false
 	q.SQ.cons.Store(r.tail)
 	st, why := e.status, e.reason
 	if !q.sendCQE(e, st, why) {
 		return
 	}
 	q.fails(why)
+	q.lastErr.WRID, q.lastErr.Opcode, q.lastErr.Status = e.id, e.opcode, st
 	if q.typ == RC {
 		q.toError()
 		return

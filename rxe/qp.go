@@ -71,7 +71,8 @@ type QP struct {
 	SQ Queue // produced by the application
 	RQ Queue
 
-	Stats QPCounters
+	Stats   QPCounters
+	lastErr LastError
 }
 
 // CreateQP makes a QP on a shard, in state RESET. The shard must be held.

@@ -55,6 +55,8 @@ type requester struct {
 	offset   uint32
 	gatherOf uint32
 
+	watch stopwatch
+
 	udAH   *AH // what the QP's template was made for
 	udDest QPN
 }
@@ -347,6 +349,9 @@ func (q *QP) startMessage(e *sendEntry) {
 	e.state = entryStarted
 	r.ssn++
 	r.gatherOf, r.sgeAt, r.sgeOff, r.offset = r.cur, 0, 0, 0
+	if !r.watch.runs && q.typ == RC {
+		r.watch = stopwatch{true, r.cur, q.shard.now}
+	}
 }
 
 // sendRC builds the packet of PSN r.psn, which belongs to e.

@@ -31,11 +31,12 @@ const (
 
 // Shard is the engine behind one queue of the interface. Exactly one goroutine holds it at a time.
 type Shard struct {
-	dev   *Device
-	ID    int
-	C     Counters
-	wheel wheel
-	ready qpList
+	dev     *Device
+	ID      int
+	C       Counters
+	Latency Latencies // of RC work requests; read it while holding the shard
+	wheel   wheel
+	ready   qpList
 
 	parked   qpList // QPs that could send but for the budget
 	inFlight uint32 // request packets of all RC QPs, unacknowledged

@@ -110,7 +110,12 @@ func (s *Shard) Failures() []Failure {
 
 // fails notes that the QP is about to fail. Its first failure counts.
 func (q *QP) fails(why Reason) {
-	if s := q.shard; q.state != StateErr && len(s.failures) < maxFailures {
+	if q.state == StateErr {
+		return
+	}
+	s := q.shard
+	q.lastErr = LastError{Reason: why, At: s.now}
+	if len(s.failures) < maxFailures {
 		s.failures = append(s.failures, Failure{QP: q, Reason: why})
 	}
 }

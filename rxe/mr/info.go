@@ -39,6 +39,20 @@ func (t *Table) Lookup(index uint32) Info {
 	return info
 }
 
+// List tells what is published, by index. Entries change meanwhile: each is whole, together they are
+// of no single moment. For the control path.
+func (t *Table) List() (out []Info) {
+	t.mu.Lock()
+	n := uint32(len(t.slots))
+	t.mu.Unlock()
+	for i := uint32(1); i < n; i++ {
+		if info := t.Lookup(i); info.State != StateInvalid {
+			out = append(out, info)
+		}
+	}
+	return out
+}
+
 // Uses reports whether an access that begins now could reach memory of mem, or one that a work request
 // staged already could begin: whether the memory is in a list that is in force, staged, or mapped
 // for the next Stage. Accesses that began earlier end with their grace. So whoever gives memory
