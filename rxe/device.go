@@ -79,16 +79,17 @@ func (c *Config) validate() error {
 // Device is one RoCE port: shards, and the tables they share. Tables are written by control calls
 // and read by every shard through atomic loads.
 type Device struct {
-	cfg    Config
-	keys   *mr.Table
-	grace  *mr.Grace
-	shards []*Shard
-	qps    qpTable
-	gids   atomic.Pointer[[]wire.GID]
-	groups atomic.Pointer[map[wire.GID][]*QP]
-	ahs    ahTable
-	nextCQ atomic.Uint32
-	mu     sync.Mutex // control calls that change shared tables; never taken by the packet path
+	cfg     Config
+	keys    *mr.Table
+	grace   *mr.Grace
+	shards  []*Shard
+	qps     qpTable
+	gids    atomic.Pointer[[]wire.GID]
+	groups  atomic.Pointer[map[wire.GID][]*QP]
+	ahs     ahTable
+	nextCQ  atomic.Uint32
+	portMTU atomic.Uint32 // largest path MTU at present
+	mu      sync.Mutex    // control calls that change shared tables; never taken by the packet path
 }
 
 // NewDevice makes the engine of one port. now is the driver's time.
@@ -99,6 +100,7 @@ func NewDevice(cfg Config, now Time) (*Device, error) {
 	d := &Device{cfg: cfg, keys: cfg.Keys, grace: cfg.Grace}
 	d.qps.next = firstQPN + wire.QPN(cfg.Rand()%(1<<23))
 	d.gids.Store(new([]wire.GID))
+	d.portMTU.Store(cfg.MaxPMTU)
 	groups := map[wire.GID][]*QP{}
 	d.groups.Store(&groups)
 	for i := range cfg.Shards {

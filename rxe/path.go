@@ -20,3 +20,15 @@ func (d *Device) ReplaceAH(a *AH, av AV) *AH {
 	}
 	return n
 }
+
+// SetPortMTU makes a path MTU, at most Config.MaxPMTU, the port's present one, which datagram QPs
+// take when they are made or reset. Any goroutine.
+func (d *Device) SetPortMTU(pmtu uint32) { d.portMTU.Store(min(pmtu, d.cfg.MaxPMTU)) }
+
+// FollowPortMTU makes a datagram QP that exists take the port's present path MTU. Other QPs keep
+// the one they were given. The caller holds the QP's shard.
+func (q *QP) FollowPortMTU() {
+	if q.typ.datagram() {
+		q.pmtu = q.dev.portMTU.Load()
+	}
+}

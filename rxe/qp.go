@@ -212,7 +212,7 @@ func (q *QP) reset() {
 	if q.typ == GSI {
 		q.attr.QKey = QKeyGSI
 	}
-	q.pmtu = q.dev.cfg.MaxPMTU
+	q.pmtu = q.dev.portMTU.Load()
 	q.shard.unlist(q)
 	q.shard.wheel.clear(&q.timer)
 	q.discard()
@@ -512,6 +512,9 @@ func (q *QP) transmit(f Frame) (n int, more bool) {
 }
 
 func (q *QP) peerShard() *Shard {
+	if q.attr.AV.Nowhere {
+		return nil
+	}
 	if peer := q.dev.qps.get(q.attr.DestQPN); peer != nil {
 		return peer.shard
 	}

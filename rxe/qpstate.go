@@ -109,10 +109,12 @@ func (m AttrMask) String() string {
 }
 
 // AV is an address vector: the path to the peer. Loopback marks a destination that is one of the
-// device's own addresses; its frames are turned round inside.
+// device's own addresses; its frames are turned round inside. Nowhere, which is Loopback too, marks
+// one to which no way leads at present: its frames are built and lost, and timeouts judge.
 type AV struct {
 	Path     wire.Path
 	Loopback bool
+	Nowhere  bool
 }
 
 // QPAttr are the attributes Modify sets and Query returns. Units and ranges are libibverbs'.

@@ -89,7 +89,7 @@ func (q *QP) sendUD(f Frame, e *sendEntry) int {
 	}
 	var to *Shard
 	if ah.AV.Loopback {
-		if f, to = q.loopFrame(dest); to == nil {
+		if f, to = q.loopFrame(ah, dest); to == nil {
 			q.sentUnreliable(e) // nobody there, or no room: lost as on a wire
 			return -1
 		}
@@ -119,9 +119,9 @@ func cut(f Frame, n int) Frame {
 }
 
 // loopFrame is room for a datagram to a QP of this device.
-func (q *QP) loopFrame(dest QPN) (Frame, *Shard) {
+func (q *QP) loopFrame(ah *AH, dest QPN) (Frame, *Shard) {
 	peer := q.dev.qps.get(dest)
-	if peer == nil {
+	if peer == nil || ah.AV.Nowhere {
 		q.shard.C.Drops[ReasonNoQP]++
 		return Frame{}, nil
 	}

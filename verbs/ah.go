@@ -65,10 +65,25 @@ type way struct {
 	attr          AHAttr
 	local, remote QPN        // of a connection, else 0
 	hop           netip.Addr // neighbour whose link address it has; not valid if it needs none
+	lost          bool       // no route leads there any more: av is Nowhere
 }
 
-// findWay looks up the way to a peer. local and remote are the QPNs of a connection.
+// nowhere makes a way on which frames are lost.
+func (w *way) nowhere() { w.av.Loopback, w.av.Nowhere = true, true }
+
+// findWay looks up the way to a peer, and waits for the neighbour's link address if the kernel has
+// to ask for it. local and remote are the QPNs of a connection.
 func (c *Context) findWay(a *AHAttr, local, remote QPN) (way, error) {
+	w, err := c.routeWay(a, local, remote)
+	if err == nil && w.hop.IsValid() {
+		w.av.Path.DstMAC, err = c.net.Resolve(context.Background(), c.index(), w.hop)
+	}
+	return w, err
+}
+
+// routeWay looks up the way to a peer but for the link address of the neighbour on it. It does not
+// wait.
+func (c *Context) routeWay(a *AHAttr, local, remote QPN) (way, error) {
 	c.mu.Lock()
 	link := c.link
 	var src wire.GID
@@ -114,8 +129,7 @@ func (c *Context) findWay(a *AHAttr, local, remote QPN) (way, error) {
 		return w, err
 	}
 	w.hop = route.NextHop
-	p.DstMAC, err = c.net.Resolve(context.Background(), link.Index, w.hop)
-	return w, err
+	return w, nil
 }
 
 // isLocal reports whether g is an address of this device.
@@ -133,12 +147,16 @@ func (c *Context) isLocal(g wire.GID) bool {
 // checkPMTU refuses a path MTU whose packets the link does not carry.
 func (c *Context) checkPMTU(a *QPAttr, mask AttrMask) error {
 	c.mu.Lock()
-	mtu, linkMTU := c.usableMTU(), c.link.MTU
-	c.mu.Unlock()
+	linkMTU := c.link.MTU
 	ipv6 := mask&AttrAV != 0 && !a.AH.DGID.IsIPv4()
-	best := netdev.PMTU(mtu, ipv6)
+	best := c.maxPMTU(ipv6)
+	c.mu.Unlock()
 	if a.PathMTU <= best {
 		return nil
+	}
+	if top := int(c.dev.Config().MaxPMTU); a.PathMTU > top && best == top {
+		return fmt.Errorf("PATH_MTU %d is more than the %d that %s was opened for: take %d or less, "+
+			"or open it again: %w", a.PathMTU, top, c.name, top, ErrAttrValue)
 	}
 	need := netdev.LinkMTU(a.PathMTU, ipv6)
 	if c.cfg.VLAN != 0 {

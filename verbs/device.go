@@ -46,6 +46,8 @@ type Context struct {
 	srqs     sync.Map // *rxe.SRQ → *SRQ
 	failHook failHooks
 
+	openMTU int // link MTU when it was opened
+
 	shut     atomic.Bool   // Close has begun
 	closed   chan struct{} // closed then
 	ended    chan struct{} // closed when Close is through
@@ -166,7 +168,7 @@ func openLinks(links []Link, port PortInfo, cfg *Config) (*Context, error) {
 
 func newContext(cfg Config, link netdev.Link, addrs []netip.Prefix) *Context {
 	c := &Context{
-		cfg: cfg, name: link.Name, link: link, addrs: addrs, gids: netdev.GIDs(addrs),
+		cfg: cfg, name: link.Name, openMTU: link.MTU, link: link, addrs: addrs, gids: netdev.GIDs(addrs),
 		closed: make(chan struct{}), ended: make(chan struct{}), mapped: map[*MR][]byte{},
 		qps: map[*QP]struct{}{}, ahs: map[*AH]struct{}{},
 	}
@@ -176,8 +178,8 @@ func newContext(cfg Config, link netdev.Link, addrs []netip.Prefix) *Context {
 
 // start makes the engine on the links and starts the threads.
 func (c *Context) start(links []Link) error {
-	maxPMTU := netdev.PMTU(c.usableMTU(), false)
-	if maxPMTU == 0 {
+	portMTU := netdev.PMTU(c.usableMTU(), false)
+	if portMTU == 0 {
 		return fmt.Errorf("link MTU %d does not hold the smallest path MTU: "+
 			"`ip link set %s mtu %d` or more", c.link.MTU, c.name, netdev.LinkMTU(netdev.MinPMTU, true))
 	}
@@ -188,12 +190,13 @@ func (c *Context) start(links []Link) error {
 	c.nextPD = uint32(seed>>32) | 1
 	var err error
 	c.dev, err = rxe.NewDevice(rxe.Config{
-		Shards: len(links), Rand: rand.New(rand.NewPCG(seed, 0)).Uint64, MaxPMTU: uint32(maxPMTU),
+		Shards: len(links), Rand: rand.New(rand.NewPCG(seed, 0)).Uint64, MaxPMTU: uint32(c.topPMTU(portMTU)),
 		Window: uint32(c.cfg.Window), VLAN: uint16(c.cfg.VLAN),
 	}, clock())
 	if err != nil {
 		return err
 	}
+	c.dev.SetPortMTU(uint32(portMTU))
 	c.dev.SetGIDs(c.liveGIDs())
 	for i, l := range links {
 		p := &poller{
@@ -225,6 +228,21 @@ func (c *Context) usableMTU() int {
 		return c.link.MTU - 4
 	}
 	return c.link.MTU
+}
+
+// maxPMTU is the largest path MTU of the port at present, 0 if not even the smallest fits. c.mu is
+// held.
+func (c *Context) maxPMTU(ipv6 bool) int {
+	return min(netdev.PMTU(c.usableMTU(), ipv6), int(c.dev.Config().MaxPMTU))
+}
+
+// topPMTU is what the path MTU can rise to while the device is open, when it is now: sockets that
+// take frames of several parts take all, others what fits one part.
+func (c *Context) topPMTU(now int) int {
+	if c.prog != nil && c.multiPart() {
+		return netdev.MaxPMTU
+	}
+	return now
 }
 
 // liveGIDs are the entries of the GID table that have an address. c.mu is held, or c is new.

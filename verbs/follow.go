@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -79,54 +80,117 @@ func (c *Context) changed(e *netdev.Event) (ways bool) {
 func (c *Context) neighbourMoved(hop netip.Addr, mac wire.MAC) {
 	for _, q := range c.allQPs() {
 		q.poller.hold()
-		if w := &q.way; w.hop == hop && w.av.Path.DstMAC != mac {
-			w.av.Path.DstMAC = mac
-			q.qp.SetPath(w.av)
+		if w, ok := q.way.by(hop, mac); ok {
+			q.setWay(w)
 		}
 		q.poller.release()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for a := range c.ahs {
-		if w := &a.way; w.hop == hop && w.av.Path.DstMAC != mac {
-			w.av.Path.DstMAC = mac
-			a.ah = c.dev.ReplaceAH(a.ah, w.av)
+		if w, ok := a.way.by(hop, mac); ok {
+			a.setWay(w)
 		}
 	}
 }
 
-// findWays looks all ways up again. One that cannot be found stays as it is: the peer may be heard
-// of again, and timeouts judge until then.
+// by is the way with a neighbour's link address. It is false if that changes nothing.
+func (w way) by(hop netip.Addr, mac wire.MAC) (way, bool) {
+	if w.hop != hop || w.lost || w.av.Path.DstMAC == mac && !w.av.Nowhere {
+		return w, false
+	}
+	w.av.Path.DstMAC, w.av.Loopback, w.av.Nowhere = mac, false, false
+	return w, true
+}
+
+// setWay makes a connection go another way. The shard is held.
+func (q *QP) setWay(w way) {
+	q.way = w
+	q.qp.SetPath(w.av)
+}
+
+// setWay is the same for a handle. Context.mu is held.
+func (a *AH) setWay(w way) { a.way, a.ah = w, a.ctx.dev.ReplaceAH(a.ah, w.av) }
+
+// findWays looks all ways up again, without waiting: a neighbour that is not known is asked for, and
+// its answer comes as a change.
 func (c *Context) findWays() {
+	found := finding{c: c, hops: map[netip.Addr]netdev.Neighbour{}}
+	c.mu.Lock()
+	found.running = c.link.Running
+	handles := slices.Collect(maps.Keys(c.ahs))
+	c.mu.Unlock()
 	for _, q := range c.allQPs() {
 		q.poller.hold()
 		old := q.way
 		q.poller.release()
-		if !old.hop.IsValid() {
-			continue
-		}
-		w, err := c.findWay(&old.attr, old.local, old.remote)
-		if err != nil || w == old {
+		w := found.again(old)
+		if w == old {
 			continue
 		}
 		q.poller.hold()
 		if q.way == old { // not connected anew meanwhile
-			q.way = w
-			q.qp.SetPath(w.av)
+			q.setWay(w)
 		}
 		q.poller.release()
 	}
-	c.mu.Lock()
-	handles := slices.Collect(maps.Keys(c.ahs))
-	c.mu.Unlock()
 	for _, a := range handles {
-		w, err := c.findWay(&a.way.attr, 0, 0) // attr never changes
 		c.mu.Lock()
-		if err == nil && w != a.way {
-			a.way, a.ah = w, c.dev.ReplaceAH(a.ah, w.av)
+		old := a.way
+		c.mu.Unlock()
+		w := found.again(old)
+		c.mu.Lock()
+		if a.way == old && w != old {
+			a.setWay(w)
 		}
 		c.mu.Unlock()
 	}
+	for hop, n := range found.hops {
+		if !n.State.Fresh() {
+			_, _ = c.conn.Refresh(c.index(), hop)
+		}
+	}
+}
+
+// finding is one search for all ways.
+type finding struct {
+	c       *Context
+	running bool
+	hops    map[netip.Addr]netdev.Neighbour // on the ways
+}
+
+// again looks one way up again. Without a route frames are lost, so that timeouts judge as on any
+// path that is broken; but on a link that is down, whose routes go and come with it, and for one
+// whose own address has gone, the way stays.
+func (f *finding) again(old way) way {
+	if dst := old.av.Path.Dst; dst == (wire.GID{}) || dst.IsMulticast() {
+		return old // not connected; or nothing to look up
+	}
+	w, err := f.c.routeWay(&old.attr, old.local, old.remote)
+	switch {
+	case errors.Is(err, netdev.ErrNoRoute) && f.running && f.c.isLocal(old.av.Path.Src):
+		old.lost = true
+		old.nowhere()
+		return old
+	case err != nil || w.av.Path.Src != old.av.Path.Src: // its index may be another's by now
+		return old
+	case !w.hop.IsValid(): // the peer's address is our own by now
+		return w
+	}
+	n, ok := f.hops[w.hop]
+	if !ok {
+		n, _ = f.c.conn.Neighbour(f.c.index(), w.hop)
+		f.hops[w.hop] = n
+	}
+	switch {
+	case n.State.Known():
+		w.av.Path.DstMAC = n.MAC
+	case w.hop == old.hop && !old.av.Nowhere:
+		w.av.Path.DstMAC = old.av.Path.DstMAC // good until another is heard of
+	default:
+		w.nowhere()
+	}
+	return w
 }
 
 // confirmNeighbours makes the kernel confirm the neighbours in use. What it finds out comes as a
@@ -136,13 +200,17 @@ func (c *Context) confirmNeighbours() {
 	for _, q := range c.allQPs() {
 		if s := q.State(); s == StateRTR || s == StateRTS || s == StateSQD {
 			q.poller.hold()
-			hops[q.way.hop] = struct{}{}
+			if !q.way.lost {
+				hops[q.way.hop] = struct{}{}
+			}
 			q.poller.release()
 		}
 	}
 	c.mu.Lock()
 	for a := range c.ahs {
-		hops[a.way.hop] = struct{}{}
+		if !a.way.lost {
+			hops[a.way.hop] = struct{}{}
+		}
 	}
 	c.mu.Unlock()
 	delete(hops, netip.Addr{})
@@ -151,20 +219,15 @@ func (c *Context) confirmNeighbours() {
 	}
 }
 
-// linkChanged follows the interface's state and MTU. It reports a new MAC address.
-func (c *Context) linkChanged(l netdev.Link) (moved bool) {
+// linkChanged follows the interface's state and MTU. It reports true when its MAC address is new, or
+// when it carries frames again: routes may have gone meanwhile.
+func (c *Context) linkChanged(l netdev.Link) (ways bool) {
 	c.mu.Lock()
 	was := c.link
 	c.link.MTU, c.link.Up, c.link.Running, c.link.MAC = l.MTU, l.Up, l.Running, l.MAC
 	c.mu.Unlock()
 	if l.MTU != was.MTU {
-		for _, p := range c.pollers {
-			p.hold()
-			if p.sock != nil && !p.shut {
-				_ = p.sock.RefreshMTU()
-			}
-			p.release()
-		}
+		c.followMTU()
 	}
 	switch {
 	case l.Running && !was.Running:
@@ -175,7 +238,30 @@ func (c *Context) linkChanged(l netdev.Link) (moved bool) {
 	case !l.Running && was.Running:
 		c.events.put(AsyncEvent{Type: EventPortErr})
 	}
-	return l.MAC != was.MAC
+	return l.MAC != was.MAC || l.Running && !was.Running
+}
+
+// followMTU follows the link MTU. A connection keeps its path MTU: while its packets are longer than
+// the link carries, its work fails by timeouts. Datagram QPs take the new one.
+func (c *Context) followMTU() {
+	c.mu.Lock()
+	pmtu := max(netdev.PMTU(c.usableMTU(), false), netdev.MinPMTU)
+	c.mu.Unlock()
+	c.dev.SetPortMTU(uint32(pmtu))
+	for _, p := range c.pollers {
+		p.hold()
+		if p.sock != nil && !p.shut {
+			_ = p.sock.RefreshMTU()
+		}
+		p.release()
+	}
+	for _, q := range c.allQPs() {
+		if q.datagram {
+			q.poller.hold()
+			q.qp.FollowPortMTU()
+			q.poller.release()
+		}
+	}
 }
 
 // readAddrs follows the interface's addresses. An address keeps its index in the GID table.

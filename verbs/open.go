@@ -151,7 +151,7 @@ func (c *Context) socketConfig(i int) xdp.Config {
 	f := &c.cfg
 	s := xdp.Config{
 		Ifindex: c.link.Index, Interface: c.link.Name, Queue: i, XSKMAP: c.prog.XSKMap(),
-		SG:        c.link.MTU+xdp.MinFrame > xdp.DefaultChunkSize-xdp.RXReserve,
+		SG:        c.multiPart(),
 		FillDepth: f.FillDepth, TXFrames: f.Frames, TXBudget: f.TXBudget, InFlight: f.InFlight,
 		RXRing: f.RingSize, FillRing: f.RingSize, TXRing: f.RingSize, CompletionRing: f.RingSize,
 		ZeroCopy: f.ZeroCopy,
@@ -162,6 +162,12 @@ func (c *Context) socketConfig(i int) xdp.Config {
 		setDefault(&s.InFlight, nicInFlight)
 	}
 	return s
+}
+
+// multiPart decides whether sockets take frames of several parts, which longer ones than a chunk
+// need. A NIC may lose zero-copy by it; a veth has none to lose, and its MTU may rise.
+func (c *Context) multiPart() bool {
+	return c.link.Kind == "veth" || c.openMTU+xdp.MinFrame > xdp.DefaultChunkSize-xdp.RXReserve
 }
 
 func setDefault(v *int, to int) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/roxie-rdma/roxie/bpf"
-	"github.com/roxie-rdma/roxie/internal/netdev"
 	"github.com/roxie-rdma/roxie/rxe"
 	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
@@ -115,7 +114,7 @@ func (c *Context) Port() PortAttr {
 	a := PortAttr{
 		State: PortDown, LinkState: c.link.State(), LinkName: c.name, Ifindex: c.link.Index,
 		MAC: c.link.MAC, LinkMTU: c.link.MTU, VLAN: c.cfg.VLAN, GIDs: len(c.gids),
-		MaxPMTU: netdev.PMTU(c.usableMTU(), false), MaxPMTU6: netdev.PMTU(c.usableMTU(), true),
+		MaxPMTU: c.maxPMTU(false), MaxPMTU6: c.maxPMTU(true),
 	}
 	if c.link.Running {
 		a.State = PortActive

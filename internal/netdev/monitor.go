@@ -30,7 +30,8 @@ const (
 	NeighChanged
 	// NeighGone: Neighbour. An entry was removed.
 	NeighGone
-	// RouteChanged: a route was added or removed; Index is 0. Look routes up again.
+	// RouteChanged: a route, a rule or a next hop was added or removed; Index is 0. Look routes up
+	// again.
 	RouteChanged
 	// Overrun: events were lost, because they came faster than they were taken. Index is 0. Read
 	// everything again.
@@ -76,6 +77,7 @@ var monitorGroups = []int{
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_NEIGH,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP,
 }
 
 const (
@@ -232,7 +234,8 @@ func eventOf(m *syscall.NetlinkMessage) (e Event, ok bool) {
 		return addrEvent(m)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		return neighEvent(m)
-	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWRULE, unix.RTM_DELRULE,
+		unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
 		return Event{Kind: RouteChanged}, true
 	}
 	return Event{}, false

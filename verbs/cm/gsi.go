@@ -31,6 +31,7 @@ func (m *Manager) completion(wc *verbs.WC) {
 	}
 	b := m.mem.Bytes()[wc.WRID*madBuffer:][:madBuffer]
 	if at, ok := source(b, wc.SrcQP); ok && int(wc.ByteLen) == madBuffer && !m.closed {
+		m.machine.SetMaxMTU(mtuCode(m.ctx.Port().MaxPMTU)) // the link MTU may have changed
 		m.machine.Receive(m.now(), at, b[verbs.GRHBytes:])
 	}
 	_ = m.postRecv(wc.WRID) // fails when the device is closed
