@@ -490,7 +490,8 @@ func (q *QP) sendError(e *sendEntry) {
 // sendCQE writes a send completion. It is false when the CQ could not take it: the QP is in ERR
 // then.
 func (q *QP) sendCQE(e *sendEntry, st WCStatus, why Reason) bool {
-	c := CQE{WRID: e.id, QPN: q.qpn, Status: st, Reason: why, Opcode: wcOpcode(e.opcode)}
+	var c CQE
+	c.WRID, c.QPN, c.Status, c.Reason, c.Opcode = e.id, q.qpn, st, why, wcOpcode(e.opcode)
 	if st == WCSuccess {
 		if e.answered() {
 			c.ByteLen = e.length
@@ -519,31 +520,16 @@ func (q *QP) pushCQE(cq *CQ, c *CQE, solicited bool) bool {
 	return false
 }
 
-func wcOpcode(op WROpcode) WCOpcode {
-	switch op {
-	case WRSend, WRSendWithImm, WRSendWithInv:
-		return WCSend
-	case WRRDMAWrite, WRRDMAWriteWithImm:
-		return WCRDMAWrite
-	case WRRDMARead:
-		return WCRDMARead
-	case WRAtomicCmpSwap:
-		return WCCompSwap
-	case WRAtomicFetchAdd:
-		return WCFetchAdd
-	case WRBindMW:
-		return WCBindMW
-	case WRLocalInv:
-		return WCLocalInv
-	case WRFlush:
-		return WCFlush
-	case WRAtomicWrite:
-		return WCAtomicWrite
-	case WRRegMR:
-		return WCRegMR
-	}
-	return WCSend
+// wcOpcodes is the completion's opcode for each of a work request.
+var wcOpcodes = [256]WCOpcode{
+	WRSend: WCSend, WRSendWithImm: WCSend, WRSendWithInv: WCSend,
+	WRRDMAWrite: WCRDMAWrite, WRRDMAWriteWithImm: WCRDMAWrite, WRRDMARead: WCRDMARead,
+	WRAtomicCmpSwap: WCCompSwap, WRAtomicFetchAdd: WCFetchAdd,
+	WRBindMW: WCBindMW, WRLocalInv: WCLocalInv, WRRegMR: WCRegMR,
+	WRFlush: WCFlush, WRAtomicWrite: WCAtomicWrite,
 }
+
+func wcOpcode(op WROpcode) WCOpcode { return wcOpcodes[op] }
 
 // flush completes everything posted with WR_FLUSH_ERR: both queues in ERR, the send queue in SQE.
 // An executed invalidation still waits for its grace, and keeps what is behind it waiting. What was

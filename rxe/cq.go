@@ -163,11 +163,10 @@ func (l *cqLane) poll(out []CQE, used *atomic.Int32) int {
 	for i := range out[:n] {
 		m := l.mem[uint64((at+uint32(i))&l.mask)*cqeWords:]
 		_ = m[3]
-		out[i] = CQE{
-			WRID: m[0], Status: WCStatus(m[1]), Opcode: WCOpcode(m[1] >> 8),
-			Flags: WCFlags(m[1] >> 16), Reason: Reason(m[1] >> 24), QPN: wire.QPN(m[1] >> 40),
-			ByteLen: uint32(m[2]), Imm: uint32(m[2] >> 32), SrcQP: wire.QPN(m[3]),
-		}
+		c := &out[i]
+		c.WRID, c.Status, c.Opcode = m[0], WCStatus(m[1]), WCOpcode(m[1]>>8)
+		c.Flags, c.Reason, c.QPN = WCFlags(m[1]>>16), Reason(m[1]>>24), wire.QPN(m[1]>>40)
+		c.ByteLen, c.Imm, c.SrcQP = uint32(m[2]), uint32(m[2]>>32), wire.QPN(m[3])
 	}
 	if mutant.CQSwap && n > 1 {
 		out[0], out[1] = out[1], out[0]

@@ -17,11 +17,11 @@ func (q *QP) execute(p *wire.Packet) verdict {
 	f := p.Info.Flags
 	switch {
 	case f&wire.FlagSend != 0:
-		if v := q.executeSend(p); !v.ok {
+		if v := q.executeSend(p); !v.ok() {
 			return v
 		}
 	case f&wire.FlagWrite != 0:
-		if v := q.executeWrite(p); !v.ok {
+		if v := q.executeWrite(p); !v.ok() {
 			return v
 		}
 	case f&wire.FlagRead != 0:
@@ -32,7 +32,7 @@ func (q *QP) execute(p *wire.Packet) verdict {
 	var epoch mr.Epoch
 	if f&wire.FlagInv != 0 {
 		var v verdict
-		if epoch, v = q.invalidate(mr.Key(p.Inv())); !v.ok {
+		if epoch, v = q.invalidate(mr.Key(p.Inv())); !v.ok() {
 			return v
 		}
 	}

@@ -363,8 +363,8 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	k := uint32(r.psn.Diff(e.first))
 	op, n := q.segment(e, k)
 	last := r.psn == e.last
-	hdr := q.begin(f, op)
-	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
+	hdr := q.begin(f.Head, op)
+	if !q.gather(&f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
 		return q.sendFault()
 	}
 	bth := (*wire.BTH)(hdr)
@@ -385,8 +385,8 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 
 // begin starts a packet of a connection. Its MigReq bit says that the path is not about to change,
 // as it must where there is no alternate one (IBTA 17.2.8); rxe sends 0.
-func (q *QP) begin(f Frame, op wire.Opcode) []byte {
-	hdr := q.tmpl.Begin(f.Head, op)
+func (q *QP) begin(head []byte, op wire.Opcode) []byte {
+	hdr := q.tmpl.Begin(head, op)
 	(*wire.BTH)(hdr).SetMigReq(true)
 	return hdr
 }
@@ -502,8 +502,8 @@ func (q *QP) sendAnswered(f Frame, e *sendEntry) int {
 	case WRAtomicWrite:
 		op, n = wire.RCAtomicWrite, 8
 	}
-	hdr := q.begin(f, op)
-	if n > 0 && !q.gather(f, q.tmpl.HeaderLen(op), e, 0, n) {
+	hdr := q.begin(f.Head, op)
+	if n > 0 && !q.gather(&f, q.tmpl.HeaderLen(op), e, 0, n) {
 		return q.sendFault()
 	}
 	bth := (*wire.BTH)(hdr)
@@ -546,8 +546,8 @@ func (q *QP) sendUC(f Frame, e *sendEntry) int {
 	r := &q.req
 	k := uint32(r.psn.Diff(e.first))
 	op, n := q.segment(e, k)
-	hdr := q.begin(f, op)
-	if !q.gather(f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
+	hdr := q.begin(f.Head, op)
+	if !q.gather(&f, q.tmpl.HeaderLen(op), e, k*q.pmtu, int(n)) {
 		return q.sendFault()
 	}
 	bth := (*wire.BTH)(hdr)
@@ -577,7 +577,7 @@ func (q *QP) sentUnreliable(e *sendEntry) {
 // gather copies n payload bytes from offset off of e's message into f at byte position at. The
 // position in the SGEs is remembered, so that a message is walked once. It is false when a local
 // key does not allow it; e has failed then.
-func (q *QP) gather(f Frame, at int, e *sendEntry, off uint32, n int) bool {
+func (q *QP) gather(f *Frame, at int, e *sendEntry, off uint32, n int) bool {
 	if n == 0 {
 		return true
 	}

@@ -66,32 +66,50 @@ func (r *responder) stopped() {
 // urgent reports whether answers or a NAK wait, or an ACK that must not wait longer.
 func (r *responder) urgent() bool { return len(r.queue) > 0 || r.nakOwed || r.force }
 
-// verdict is what the checks say about a request.
+// verdict is what the checks say about a request. It has four small fields and no more, so that the
+// compiler keeps it in registers: each packet has a dozen of them.
 type verdict struct {
 	reason Reason
 	syn    wire.Syndrome // NAK or RNR NAK to send
 	status WCStatus      // for a receive WQE held, if the QP fails
-	event  EventType     // if it fails and none is held
-	fatal  bool          // QP to ERR
-	silent bool          // not even a NAK: as if the packet were lost
-	ok     bool
+	how    outcome
 }
 
-var accepted = verdict{ok: true}
+// outcome is what becomes of a request.
+type outcome uint8
+
+const (
+	pass   outcome = iota // it is carried out
+	wait                  // not now: RNR NAK
+	fail                  // QP to ERR
+	silent                // not even a NAK: as if the packet were lost
+)
+
+var accepted = verdict{}
+
+func (v verdict) ok() bool { return v.how == pass }
+
+// event is what the application learns if the QP fails and no receive WQE is held.
+func (v verdict) event() EventType {
+	switch v.syn.NAK() {
+	case wire.NAKInvalidRequest:
+		return EventQPReqErr
+	case wire.NAKRemoteAccess:
+		return EventQPAccessErr
+	}
+	return EventQPFatal
+}
 
 func invalidRequest(why Reason) verdict {
-	return verdict{reason: why, syn: wire.NAKSyndrome(wire.NAKInvalidRequest), fatal: true,
-		status: WCRemInvReqErr, event: EventQPReqErr}
+	return verdict{why, wire.NAKSyndrome(wire.NAKInvalidRequest), WCRemInvReqErr, fail}
 }
 
 func remoteAccess(f mr.Fault) verdict {
-	return verdict{reason: faultReason(f), syn: wire.NAKSyndrome(wire.NAKRemoteAccess), fatal: true,
-		status: WCLocAccessErr, event: EventQPAccessErr}
+	return verdict{faultReason(f), wire.NAKSyndrome(wire.NAKRemoteAccess), WCLocAccessErr, fail}
 }
 
 func remoteOp(why Reason, st WCStatus) verdict {
-	return verdict{reason: why, syn: wire.NAKSyndrome(wire.NAKRemoteOp), fatal: true, status: st,
-		event: EventQPFatal}
+	return verdict{why, wire.NAKSyndrome(wire.NAKRemoteOp), st, fail}
 }
 
 // respond takes a request packet of an RC QP.
@@ -111,10 +129,10 @@ func (q *QP) respond(p *wire.Packet) {
 	}
 	q.commEstablished()
 	v := q.checkRequest(p)
-	if v.ok {
+	if v.ok() {
 		v = q.execute(p)
 	}
-	if !v.ok {
+	if !v.ok() {
 		q.refuse(p, v)
 		return
 	}
@@ -150,11 +168,11 @@ func (q *QP) psnAhead() {
 func (q *QP) refuse(p *wire.Packet, v verdict) {
 	r := &q.resp
 	q.drop(v.reason)
-	if v.silent {
+	if v.how == silent {
 		return
 	}
 	q.oweNAK(v.syn, p.PSN)
-	if !v.fatal {
+	if v.how != fail {
 		q.shard.C.SendRNRErr++
 		q.Stats.RNRSent++
 		if mutant.RespRNRLoses {
@@ -167,7 +185,7 @@ func (q *QP) refuse(p *wire.Packet, v verdict) {
 	if r.recv.held {
 		q.recvError(v.status, v.reason)
 	} else {
-		q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
+		q.shard.emit(Event{Type: v.event(), QP: q, Reason: v.reason})
 	}
 	q.fails(v.reason)
 	q.toError()
@@ -181,13 +199,13 @@ func (q *QP) recvError(st WCStatus, why Reason) {
 
 // checkRequest is the chain of checks before execution.
 func (q *QP) checkRequest(p *wire.Packet) verdict {
-	if v := q.checkSequence(p); !v.ok {
+	if v := q.checkSequence(p); !v.ok() {
 		return v
 	}
-	if v := q.checkEnabled(p); !v.ok {
+	if v := q.checkEnabled(p); !v.ok() {
 		return v
 	}
-	if v := q.checkResources(p); !v.ok {
+	if v := q.checkResources(p); !v.ok() {
 		return v
 	}
 	return q.checkLength(p)
@@ -303,7 +321,7 @@ func (q *QP) checkResources(p *wire.Packet) verdict {
 		case !r.resources[r.nextRes].pending():
 			return accepted
 		case f&wire.FlagFlush != 0: // rxe does not count them as outstanding
-			return verdict{reason: ReasonNoResources, silent: true}
+			return verdict{reason: ReasonNoResources, how: silent}
 		}
 		return invalidRequest(ReasonNoResources)
 	}
@@ -322,7 +340,7 @@ func (q *QP) takeRecv() verdict {
 	}
 	at := src.cons.Load()
 	if src.posted(at) == 0 {
-		return verdict{reason: ReasonNoRecvWQE, syn: q.rnrSyndrome()}
+		return verdict{reason: ReasonNoRecvWQE, syn: q.rnrSyndrome(), how: wait}
 	}
 	decodeRecv(src.slot(at), &r.recv, r.sges)
 	r.got = 0
@@ -427,13 +445,13 @@ func (q *QP) respondUC(p *wire.Packet) {
 		return
 	}
 	v := q.checkRequest(p)
-	if v.ok {
+	if v.ok() {
 		v = q.execute(p)
 	}
-	if v.ok {
+	if v.ok() {
 		return
 	}
-	if v.fatal && r.recv.held && localFault(v.status) {
+	if v.how == fail && r.recv.held && localFault(v.status) {
 		q.recvError(v.status, v.reason)
 		q.fails(v.reason)
 		q.toError()

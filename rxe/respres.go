@@ -232,7 +232,7 @@ func (q *QP) ackSyndrome() wire.Syndrome {
 }
 
 func (q *QP) sendAck(f Frame, syn wire.Syndrome, psn PSN) int {
-	hdr := q.begin(f, wire.RCAck)
+	hdr := q.begin(f.Head, wire.RCAck)
 	q.putAETH(hdr, wire.RCAck, syn, psn)
 	return q.tmpl.Finish(f, wire.RCAck, 0)
 }
@@ -253,7 +253,7 @@ func (q *QP) sendResult(f Frame, res *resource) int {
 	if res.op == wire.RCCmpSwap || res.op == wire.RCFetchAdd {
 		op = wire.RCAtomicAck
 	}
-	hdr := q.begin(f, op)
+	hdr := q.begin(f.Head, op)
 	q.putAETH(hdr, op, q.ackSyndrome(), res.first)
 	if off := op.Info().AtomicAckOff; off != 0 {
 		(*wire.AtomicAckETH)(hdr[off:]).SetOrig(res.orig)
@@ -268,7 +268,7 @@ func (q *QP) sendReadResponse(f Frame, res *resource) int {
 	off := k * q.pmtu
 	n := min(res.part-off, q.pmtu)
 	op := readResponseOp(res.cur == res.start, res.cur == res.end)
-	hdr := q.begin(f, op)
+	hdr := q.begin(f.Head, op)
 	if n > 0 {
 		va := res.va + uint64(res.start.Diff(res.first))*uint64(q.pmtu) + uint64(off)
 		v, fault := q.shard.check(res.rkey, q.pd, q.qpn, mr.RemoteRead, va, uint64(n))
@@ -319,7 +319,7 @@ func (q *QP) cutRead(f Frame, res *resource, fault mr.Fault) int {
 	}
 	r.queue = r.queue[:0]
 	r.failing, r.nakOwed = true, false
-	q.shard.emit(Event{Type: v.event, QP: q, Reason: v.reason})
+	q.shard.emit(Event{Type: v.event(), QP: q, Reason: v.reason})
 	q.fails(v.reason)
 	q.toError()
 	q.shard.C.NAKsSent++

@@ -140,7 +140,7 @@ func (q *QP) buildUD(f Frame, e *sendEntry) int {
 		op = wire.UDSendOnlyImm
 	}
 	hdr := q.tmpl.Begin(f.Head, op)
-	if !q.gather(f, q.tmpl.HeaderLen(op), e, 0, int(e.length)) {
+	if !q.gather(&f, q.tmpl.HeaderLen(op), e, 0, int(e.length)) {
 		return q.sendFault()
 	}
 	bth := (*wire.BTH)(hdr)
@@ -173,8 +173,8 @@ func (q *QP) receiveUD(p *wire.Packet) {
 	}
 	r := &q.resp
 	if !r.recv.held {
-		if v := q.takeRecv(); !v.ok {
-			if !v.fatal {
+		if v := q.takeRecv(); !v.ok() {
+			if v.how != fail {
 				q.drop(v.reason)
 				return
 			}

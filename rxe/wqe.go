@@ -208,11 +208,10 @@ func getInline(dst []byte, m []uint64, off uint32) {
 // A record that breaks the queue's limits fails with LOC_QP_OP_ERR or LOC_LEN_ERR.
 func decodeSend(m []uint64, e *sendEntry, sges []SGE, maxInline uint32) {
 	w0, w3, w5 := m[0], m[3], m[5]
-	*e = sendEntry{
-		id: m[1], remoteAddr: m[2], compareAdd: m[4], swap: w5,
-		opcode: WROpcode(w0), flags: SendFlags(w0 >> 8), nsge: uint8(w0 >> 16),
-		flush: uint8(w0>>24) & 0x3f, rkey: mr.Key(w3), imm: uint32(w3 >> 32),
-	}
+	*e = sendEntry{} // field by field: a literal is made elsewhere and copied, which waits for its stores
+	e.id, e.remoteAddr, e.compareAdd, e.swap = m[1], m[2], m[4], w5
+	e.opcode, e.flags, e.nsge = WROpcode(w0), SendFlags(w0>>8), uint8(w0>>16)
+	e.flush, e.rkey, e.imm = uint8(w0>>24)&0x3f, mr.Key(w3), uint32(w3>>32)
 	switch e.opcode {
 	case WRBindMW:
 		e.nsge = 0

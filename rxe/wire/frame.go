@@ -7,11 +7,11 @@ import "encoding/binary"
 type Frame struct{ Head, Tail []byte }
 
 // Len returns the number of bytes in both pieces.
-func (f Frame) Len() int { return len(f.Head) + len(f.Tail) }
+func (f *Frame) Len() int { return len(f.Head) + len(f.Tail) }
 
 // cut returns the bytes from offset from up to offset to, in two pieces. The second is only
 // used when the first does not suffice.
-func (f Frame) cut(from, to int) (a, b []byte) {
+func (f *Frame) cut(from, to int) (a, b []byte) {
 	n := len(f.Head)
 	switch {
 	case to <= n:
@@ -23,7 +23,7 @@ func (f Frame) cut(from, to int) (a, b []byte) {
 }
 
 // icrc returns the ICRC at offset i.
-func (f Frame) icrc(i int) uint32 {
+func (f *Frame) icrc(i int) uint32 {
 	if i+icrcLen <= len(f.Head) {
 		return binary.LittleEndian.Uint32(f.Head[i:])
 	}
@@ -31,7 +31,7 @@ func (f Frame) icrc(i int) uint32 {
 }
 
 // icrcBehind is icrc for an ICRC that does not lie in the head alone.
-func (f Frame) icrcBehind(i int) uint32 {
+func (f *Frame) icrcBehind(i int) uint32 {
 	if i >= len(f.Head) {
 		return binary.LittleEndian.Uint32(f.Tail[i-len(f.Head):])
 	}
@@ -42,7 +42,7 @@ func (f Frame) icrcBehind(i int) uint32 {
 }
 
 // setICRCBehind stores an ICRC that does not lie in the head alone.
-func (f Frame) setICRCBehind(i int, crc uint32) {
+func (f *Frame) setICRCBehind(i int, crc uint32) {
 	if i >= len(f.Head) {
 		binary.LittleEndian.PutUint32(f.Tail[i-len(f.Head):], crc)
 		return

@@ -34,11 +34,12 @@ func (g GID) IsIPv4() bool { return [12]byte(g[:12]) == v4Mapped }
 func (g GID) IPv4() [4]byte { return [4]byte(g[12:]) }
 
 // IsMulticast reports whether the GID is a multicast group of IPv4 or IPv6.
-func (g GID) IsMulticast() bool {
-	if g.IsIPv4() {
-		return g[12]>>4 == 14
+func (g *GID) IsMulticast() bool {
+	lo, hi := binary.LittleEndian.Uint64(g[:8]), binary.LittleEndian.Uint64(g[8:])
+	if lo == 0 && uint32(hi) == 0xffff0000 {
+		return byte(hi>>32)>>4 == 14
 	}
-	return g[0] == 0xff
+	return byte(lo) == 0xff
 }
 
 // String returns the GID in the form of an IPv6 address.
