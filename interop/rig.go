@@ -310,10 +310,16 @@ func (r *rig) settle(ctx context.Context) error {
 // usesCM says whether a cell's tool listens with RDMA-CM.
 func usesCM(c *Cell) bool { return c.Tool == "rping" || c.Option == "cm" }
 
-// listensCM says whether the guest has a listener of RDMA-CM.
+// listensCM says whether a program of the guest listens with RDMA-CM. The kernel's own listener, which
+// ib_srpt has once it was set up, has no pid.
 func (r *rig) listensCM(ctx context.Context) (bool, error) {
 	out, err := r.g.Command(ctx, "rdma", "resource", "show", "cm_id").Output()
-	return strings.Contains(string(out), "LISTEN"), err
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, " LISTEN ") && strings.Contains(line, " pid ") {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // deaf waits until nothing listens in the guest where the stock tool is going to: the listener of a
