@@ -77,7 +77,8 @@ func (u *User) is() bool {
 }
 
 // Exec executes this program anew, with the same arguments, as u, with no capability but those to
-// keep, and with no way to gain any (no_new_privs). env is added to the environment. It returns only
+// keep, and with no way to gain any (no_new_privs). env is added to the environment, or replaces what it has. It
+// returns only
 // with an error; the process must end then, as one of its threads has changed.
 func Exec(u User, keep []netdev.Cap, env ...string) error {
 	runtime.LockOSThread() // for good
@@ -92,7 +93,14 @@ func Exec(u User, keep []netdev.Cap, env ...string) error {
 	if err := become(&u, keep); err != nil {
 		return err
 	}
-	environ := append(os.Environ(), env...)
+	var environ []string // the first of a name counts for a Go program
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") }) {
+			environ = append(environ, v)
+		}
+	}
+	environ = append(environ, env...)
 	err = syscall.Exec(path, os.Args, environ)
 	if err == unix.EACCES { // u may not walk there, and need not
 		err = syscall.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), os.Args, environ)
