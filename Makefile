@@ -37,6 +37,10 @@ run: build ## as root: two endpoints move verified data, with rates beside raw A
 serve: build ## as root: an endpoint and clients move SIZE (1G), with both ends killed on the way
 	@scripts/serve-session $(SIZE)
 
+.PHONY: soak
+soak: ## as root: `roxie serve` for MINUTES (10) while links flap, peers are killed, files are read again
+	ROXIE_SOAK=$(or $(MINUTES),10) $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./cmd/roxie
+
 .PHONY: interop
 interop: build ## as root: against Linux's rdma_rxe and stock tools in a guest (JSON=FILE)
 	@scripts/need interop
