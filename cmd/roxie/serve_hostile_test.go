@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roxie-rdma/roxie/internal/nettest"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/rxe/wire"
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// attacker sends frames with whatever source address it likes.
+type attacker struct {
+	t    *testing.T
+	l    *nettest.Lab
+	fd   int
+	to   unix.Sockaddr
+	sent int
+}
+
+func newAttacker(t *testing.T, l *nettest.Lab) *attacker {
+	t.Helper()
+	a := &attacker{t: t, l: l, to: &unix.SockaddrLinklayer{Ifindex: l.B.Ifindex, Halen: 6}}
+	err := l.B.DoErr(func() (err error) {
+		a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(a.fd) })
+	return a
+}
+
+// mad sends a message to the endpoint's connection manager.
+func (a *attacker) mad(src netip.Addr, msg rcm.Message) {
+	a.t.Helper()
+	m := rcm.Encode(rand.Uint64(), msg)
+	p := wire.Path{SrcMAC: wire.MAC(a.l.B.MAC), DstMAC: wire.MAC(a.l.A.MAC), VLAN: -1, Src: src.As16(),
+		Dst: a.l.A.IPv4.As16(), HopLimit: 64, SrcPort: 0xc123}
+	var tmpl wire.Template
+	tmpl.Init(&p, 1, 0xffff)
+	b := make([]byte, 1024)
+	hdr := tmpl.Begin(b, wire.UDSendOnly)
+	deth := (*wire.DETH)(hdr[12:])
+	deth.SetQKey(rcm.GSIQKey)
+	deth.SetSrcQP(1)
+	copy(b[tmpl.HeaderLen(wire.UDSendOnly):], m[:])
+	b = b[:tmpl.Finish(wire.Frame{Head: b}, wire.UDSendOnly, len(m))]
+	if err := unix.Sendto(a.fd, b, 0, a.to); err != nil && err != unix.ENOBUFS {
+		a.t.Fatal(err)
+	}
+	if a.sent++; a.sent%16 == 0 {
+		time.Sleep(time.Millisecond) // the endpoint's socket shall not drop them
+	}
+}
+
+// request asks for a connection that will never be confirmed.
+func (a *attacker) request(src netip.Addr, port uint16) {
+	a.t.Helper()
+	q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port), CAGUID: rand.Uint64(),
+		QPN: wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff, RemoteTimeout: 20, LocalTimeout: 20,
+		MaxRetries: 15, RetryCount: 7, RNRRetry: 7,
+		Primary: rcm.PathRecord{Local: src.As16(), Remote: a.l.A.IPv4.As16(), HopLimit: 64, AckTimeout: 15}}
+	q.Private[1] = 4 << 4
+	a.mad(src, q)
+}
+
+// rss is a process's resident memory in KiB.
+func rss(t *testing.T, pid int) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "VmRSS:")
+	_, _ = fmt.Sscan(rest, &n)
+	return n
+}
+
+const hostileConfig = `
+interfaces: [{name: veth0}]
+limits: {qps: 64, memory: 16MiB, connections-per-peer: 8}
+services: {echo: {size: 16KiB}}
+exports: [{name: scratch, size: 1MiB, access: read-write, allow: [10.77.0.0/24]}]
+`
+
+// TestServeHostile: a peer floods the endpoint with requests for connections that it never confirms.
+// It gets what one peer may have, and others get in meanwhile. From many addresses it gets what there
+// is, and no more: memory and descriptors stay within the limits, and the endpoint ends in order.
+func TestServeHostile(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	p := endpoint(t, l.A, hostileConfig)
+	c := newClient(t, l.B)
+	e := c.export("scratch", true)
+	a := newAttacker(t, l)
+	pid := p.cmd.Process.Pid
+	memory, files := rss(t, pid), len(filesOf(pid))
+
+	one := netip.MustParseAddr("10.77.0.99")
+	for range 1000 {
+		a.request(one, 7175)
+	}
+	p.logs("10.77.0.99 has 8 connections, the limit of one peer")
+	if _, err := c.dial("10.77.0.1:7175", nil); err != nil {
+		t.Errorf("another peer during the flood: %v", err)
+	}
+	for i := range 4000 {
+		a.request(netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i%100)}), []uint16{7175, 7470, 9}[i%3])
+	}
+	p.logs("QPs are in use of 64")
+	if got := e.do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCSuccess {
+		t.Errorf("a connection that was there: %v", got)
+	}
+	now, limit := rss(t, pid), 16<<10+64<<10 // half-open connections, queues, garbage (KiB)
+	t.Logf("%d requests; memory from %d to %d KiB", a.sent, memory, now)
+	if now > memory+limit {
+		t.Errorf("memory has grown from %d to %d KiB, the limit is 16 MiB", memory, now)
+	}
+	if n := len(filesOf(pid)); n > files+2 {
+		t.Errorf("%d kinds of descriptors, %d at the beginning", n, files)
+	}
+	p.signal(syscall.SIGTERM)
+	if err := p.end(20 * time.Second); err != nil {
+		t.Errorf("endpoint ended with %v", err)
+	}
+}
+
+// TestServeStopsWithDeadPeers: peers that are gone do not answer a DREQ, which keeps nobody from
+// ending in order.
+func TestServeStopsWithDeadPeers(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	p := endpoint(t, l.A, "interfaces: [{name: veth0, keepalive: 0}]\nservices: {echo: }\n"+
+		"exports: [{name: scratch, size: 1MiB, access: read-write, allow: [10.77.0.0/24]}]\n")
+	c := newClient(t, l.B)
+	for i := range 40 {
+		if i%2 == 0 {
+			c.export("scratch", true)
+		} else if _, err := c.dial("10.77.0.1:7175", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.dev.Close(); err != nil { // without a word
+		t.Fatal(err)
+	}
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	if err := p.end(20 * time.Second); err != nil {
+		t.Errorf("endpoint ended with %v", err)
+	}
+	t.Logf("stopped after %v", time.Since(began))
+}
