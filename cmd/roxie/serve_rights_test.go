@@ -125,6 +125,7 @@ func TestServeUser(t *testing.T) {
 	l := nettest.New(t, nettest.Config{})
 	p := rightsEndpoint(t, l)
 	wantRights(t, p.cmd.Process.Pid, 0)
+	noListener(t, p.cmd.Process.Pid)
 	name, content := randomFile(t, 3<<20+17)
 	out := filepath.Join(t.TempDir(), "out")
 	good(t, l.B, "put", "disk@10.77.0.1", name)
@@ -163,6 +164,22 @@ func TestServeUser(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	if err := p.end(10 * time.Second); err != nil {
 		t.Error(err)
+	}
+}
+
+// noListener makes sure that nothing in the process's namespace listens for TCP.
+func noListener(t *testing.T, pid int) {
+	t.Helper()
+	for _, kind := range []string{"tcp", "tcp6"} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" {
+				t.Errorf("%s: something listens: %s", kind, line)
+			}
+		}
 	}
 }
 
