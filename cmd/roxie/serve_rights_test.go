@@ -122,6 +122,7 @@ func remake(t *testing.T, l *nettest.Lab) {
 // again. Without a starter an interface that is made anew stays closed.
 func TestServeUser(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	l := nettest.New(t, nettest.Config{})
 	p := rightsEndpoint(t, l)
 	wantRights(t, p.cmd.Process.Pid, 0)
@@ -233,6 +234,7 @@ func child(t *testing.T, pid int) int {
 // made anew is opened again. The worker's end is the starter's, and the other way round.
 func TestServeStarter(t *testing.T) {
 	needRoot(t)
+	t.Parallel()
 	l := nettest.New(t, nettest.Config{})
 	p := rightsEndpoint(t, l, "--starter")
 	caps := starterMask()
