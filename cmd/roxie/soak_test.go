@@ -95,6 +95,8 @@ type soakRun struct {
 	p     *process
 	load  *load
 	kills int
+
+	captures int
 }
 
 func (s *soakRun) file(name string) string { return filepath.Join(s.dir, name) }
@@ -216,10 +218,17 @@ func (s *soakRun) up(n *nettest.Namespace) {
 
 // capture records for a moment.
 func (s *soakRun) capture() {
-	p := start(s.t, s.lab.A, "capture", "-o", "/dev/null", "--socket", s.file("control"), "-s", "64")
-	time.Sleep(300*time.Millisecond + rand.N(time.Second))
+	file := s.file("capture.pcapng")
+	p := start(s.t, s.lab.A, "capture", "-o", file, "--control", s.file("control"), "-s", "64")
+	time.Sleep(time.Second + rand.N(time.Second))
 	p.signal(syscall.SIGINT)
-	_ = p.end(20 * time.Second)
+	if err := p.end(20 * time.Second); err != nil {
+		s.t.Errorf("capture: %v %s", err, p.logged())
+	}
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+		s.t.Errorf("nothing captured: %v", err)
+	}
+	s.captures++
 }
 
 // kill starts a peer and kills it in the midst of its work.
@@ -296,12 +305,12 @@ func TestSoak(t *testing.T) {
 	s.trouble(d)
 	end := s.settled(first)
 	l := s.load
-	t.Logf("%d work requests, %d completed, %d of them failed; %d connections, %d tries in vain, %d peers killed",
-		l.posted.Load(), l.completed.Load(), l.failed.Load(), l.connected.Load(), l.refused.Load(), s.kills)
+	t.Logf("%d work requests, %d completed, %d of them failed; %d connections, %d tries in vain, %d peers killed, %d captures",
+		l.posted.Load(), l.completed.Load(), l.failed.Load(), l.connected.Load(), l.refused.Load(), s.kills, s.captures)
 	t.Logf("at the beginning %v", first)
 	t.Logf("before           %v", then)
 	t.Logf("at the end       %v", end)
-	if l.posted.Load() != l.completed.Load() || l.connected.Load() == 0 || s.kills == 0 {
+	if l.posted.Load() != l.completed.Load() || l.connected.Load() == 0 || s.kills == 0 || s.captures == 0 {
 		t.Errorf("work requests: %d posted, %d completed", l.posted.Load(), l.completed.Load())
 	}
 	if grown := float64(end.RSS)/float64(then.RSS) - 1; !short && (grown > 0.05 || grown < -0.05) {
