@@ -57,6 +57,8 @@ var rules = []rule{
 	{"verbs/verbstest", anything, []string{"verbs", "rxe/sim", "rxe/wire"}, nil},
 	{"verbs/capture", anything, []string{"verbs", "rxe", "rxe/wire"},
 		[]string{"github.com/gopacket/gopacket/..."}},
+	{"verbs/observe", anything, []string{"bpf", "verbs", "rxe", "rxe/mr", "xdp"},
+		[]string{"github.com/prometheus/client_golang/..."}},
 	{"verbs/cm", anything, []string{"verbs", "rxe/cm", "rxe/wire", "internal/netdev"}, anything},
 
 	{"internal/hostile", nil, nil, nil}, // tests only
@@ -64,8 +66,8 @@ var rules = []rule{
 	{"internal/privs", anything, []string{"internal/netdev"}, []string{"golang.org/x/sys/unix"}},
 	{"internal/starter", anything, []string{"verbs", "internal/netdev"}, []string{"golang.org/x/sys/unix"}},
 	{"internal/xfer", anything, []string{"verbs", "verbs/cm"}, nil},
-	{"internal/serve", anything, []string{"bpf", "rxe/cm", "verbs", "verbs/cm", "internal/netdev",
-		"internal/perf", "internal/rping", "internal/starter", "internal/xfer"}, anything},
+	{"internal/serve", anything, []string{"bpf", "rxe/cm", "verbs", "verbs/capture", "verbs/cm", "verbs/observe",
+		"internal/netdev", "internal/perf", "internal/rping", "internal/starter", "internal/xfer"}, anything},
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"interop/...", anything, []string{"interop/...", "rxe/...", "verbs/...", "internal/..."}, anything},

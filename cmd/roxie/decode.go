@@ -26,7 +26,7 @@ func newDecodeCommand() *cobra.Command {
 		Long: "decode reads a pcap or pcapng file of Ethernet or Linux cooked frames; - is standard input.\n" +
 			"Each packet becomes one line: its number, the seconds since the first one, then fields as\n" +
 			"key=value in the order of the wire: addresses, opcode, BTH, extension headers, payload length,\n" +
-			"MAD, ICRC. A frame that is no RoCEv2 packet says why (refused=). The exit code is 1 if an ICRC\n" +
+			"MAD, ICRC, and what `roxie capture` noted about it (note=). A frame that is no RoCEv2 packet says why (refused=). The exit code is 1 if an ICRC\n" +
 			"is wrong or could not be checked.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -48,9 +48,24 @@ func newDecodeCommand() *cobra.Command {
 	}
 }
 
-// A captureReader gives the packets of a capture file one by one.
+// A captureReader gives the packets of a capture file one by one, with their comments.
 type captureReader interface {
-	ReadPacketData() ([]byte, gopacket.CaptureInfo, error)
+	read() (data []byte, comments []string, info gopacket.CaptureInfo, err error)
+}
+
+// pcapReader reads the old format, which has no comments.
+type pcapReader struct{ *pcapgo.Reader }
+
+func (r pcapReader) read() (data []byte, comments []string, info gopacket.CaptureInfo, err error) {
+	data, info, err = r.ReadPacketData()
+	return data, nil, info, err
+}
+
+type pcapngReader struct{ *pcapgo.NgReader }
+
+func (r pcapngReader) read() (data []byte, comments []string, info gopacket.CaptureInfo, err error) {
+	data, info, o, err := r.ReadPacketDataWithOptions()
+	return data, o.Comments, info, err
 }
 
 // openCapture finds out by the first bytes which format a capture has. link tells the link type of
@@ -68,7 +83,7 @@ func openCapture(in io.Reader) (
 		if err != nil {
 			return nil, nil, fmt.Errorf("read pcapng header: %w", err)
 		}
-		return ng, func(info gopacket.CaptureInfo) layers.LinkType {
+		return pcapngReader{ng}, func(info gopacket.CaptureInfo) layers.LinkType {
 			return info.AncillaryData[0].(layers.LinkType)
 		}, nil
 	}
@@ -76,7 +91,7 @@ func openCapture(in io.Reader) (
 	if err != nil {
 		return nil, nil, fmt.Errorf("not a pcap or pcapng file: %w", err)
 	}
-	return old, func(gopacket.CaptureInfo) layers.LinkType { return old.LinkType() }, nil
+	return pcapReader{old}, func(gopacket.CaptureInfo) layers.LinkType { return old.LinkType() }, nil
 }
 
 // decodeCapture prints all packets of a capture. The error is about the file, or about packets that
@@ -91,7 +106,7 @@ func decodeCapture(w io.Writer, in io.Reader) error {
 	var start time.Time
 	var wrong, unchecked, n int
 	for n = 1; ; n++ {
-		data, info, err := r.ReadPacketData()
+		data, comments, info, err := r.read()
 		if err == io.EOF {
 			break
 		}
@@ -107,6 +122,9 @@ func decodeCapture(w io.Writer, in io.Reader) error {
 			wrong++
 		case icrcUnknown:
 			unchecked++
+		}
+		for _, c := range comments {
+			text += fmt.Sprintf(" note=%q", c)
 		}
 		fmt.Fprintf(out, "%d %.6f %s\n", n, info.Timestamp.Sub(start).Seconds(), text)
 	}

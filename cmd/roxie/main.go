@@ -50,6 +50,7 @@ func newRoot() *cobra.Command {
 	}
 	root.AddCommand(
 		newBenchCommand(),
+		newCaptureCommand(),
 		newDecodeCommand(),
 		newDevinfoCommand(),
 		newGetCommand(),

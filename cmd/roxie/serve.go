@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -20,6 +21,8 @@ type serveFlags struct {
 	config     string
 	check      bool
 	verbose    bool
+	logFormat  string
+	logLevel   string
 	interfaces []string
 	set        []string
 	short      []shortcut
@@ -35,6 +38,7 @@ func newServeCommand() *cobra.Command {
 		{flag: "max-memory", path: "limits.memory", usage: "memory of exports and connections, a `size`"},
 		{flag: "max-per-peer", path: "limits.connections-per-peer", usage: "connections of a peer, a `number`"},
 		{flag: "export-port", path: "services.exports.port", usage: "RDMA-CM `port` of the exports"},
+		{flag: "control", path: "control", usage: "`path` of the control socket, for roxie top, stat, dump and capture"},
 		{flag: "user", path: "user", usage: "become an ordinary user of this `name`, without capabilities"},
 	}}
 	c := &cobra.Command{
@@ -60,7 +64,9 @@ func newServeCommand() *cobra.Command {
 	}
 	fs.BoolVar(&f.starter, "starter", false,
 		"with --user: leave the rights to a second process, which opens interfaces that return")
-	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log every connection")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log every connection; the same as --log-level debug")
+	fs.StringVar(&f.logFormat, "log-format", "text", "`format` of the log on standard error: text or json")
+	fs.StringVar(&f.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
 	return c
 }
 
@@ -99,11 +105,10 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		fmt.Fprintf(c.OutOrStdout(), "%s: good: %s\n", f.config, cfg.Summary())
 		return nil
 	}
-	level := slog.LevelInfo
-	if f.verbose {
-		level = slog.LevelDebug
+	log, err := newLog(c.ErrOrStderr(), f.logFormat, f.logLevel, f.verbose)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 	opener, done, err := f.rights(c, cfg, log)
 	if err != nil || done {
 		return err
@@ -122,6 +127,28 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		fmt.Fprintf(c.OutOrStdout(), "ready: %s\n", cfg.Summary())
 		go f.reloads(ctx, s, hup, log)
 	})
+}
+
+// newLog makes the log of control events; nothing is logged per packet.
+func newLog(w io.Writer, format, level string, verbose bool) (*slog.Logger, error) {
+	var o slog.HandlerOptions
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
+		"error": slog.LevelError}
+	l, ok := levels[level]
+	if !ok {
+		return nil, usagef("--log-level %s: want debug, info, warn or error", level)
+	}
+	if verbose {
+		l = slog.LevelDebug
+	}
+	o.Level = l
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, &o)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, &o)), nil
+	}
+	return nil, usagef("--log-format %s: want text or json", format)
 }
 
 // reloads reads the configuration again with each signal. One that is wrong changes nothing.

@@ -26,6 +26,7 @@ const (
 type Config struct {
 	Interfaces []Interface
 	Limits     Limits
+	Control    string // path of the control socket; empty: none
 	User       string // to become after set-up, without any capability; empty: none
 	Starter    bool   // a process keeps the rights to open interfaces again
 	RPing      *RPing // nil: not offered

@@ -202,6 +202,7 @@ func (r *reader) config(root *yaml.Node, c *Config) {
 			r.list(n, "interfaces", func(n *yaml.Node) { c.Interfaces = append(c.Interfaces, r.iface(n)) })
 		},
 		"limits":   func(n *yaml.Node) { r.limits(n, &c.Limits) },
+		"control":  func(n *yaml.Node) { c.Control = r.text(n, socketPath, "an absolute path, as /run/roxie.sock") },
 		"user":     func(n *yaml.Node) { c.User = r.text(n, userName, "a user's name or number") },
 		"starter":  func(n *yaml.Node) { c.Starter = r.choice(n, "false", "true") == "true" },
 		"services": func(n *yaml.Node) { r.services(n, c) },
@@ -415,6 +416,7 @@ func (r *reader) checkFile(n *yaml.Node, e *Export) {
 
 var (
 	userName   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
+	socketPath = regexp.MustCompile(`^(/[^\x00]{1,95})?$`)
 	ifaceName  = regexp.MustCompile(`^[^\s/]{1,15}$`)
 	exportName = regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9._-]{1,%d}$`, xfer.MaxName))
 )

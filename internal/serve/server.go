@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
+
+	"github.com/roxie-rdma/roxie/verbs/capture"
+	"github.com/roxie-rdma/roxie/verbs/observe"
 )
 
 // Server is an endpoint that runs. Its methods may be called from any goroutine.
@@ -12,6 +16,9 @@ type Server struct {
 	log    *slog.Logger
 	limits *limiter
 	hold   hashing
+	hub    capture.Hub // knows the interfaces that are open
+
+	control *observe.Server // nil: none
 
 	opener Opener // nil: own rights
 
@@ -41,7 +48,11 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	s.reload.Lock()
 	run, stop := context.WithCancel(ctx)
 	defer stop()
-	err := s.openStores(s.cfg.Exports)
+	err := s.openControl()
+	if err == nil {
+		defer s.closeControl()
+		err = s.openStores(s.cfg.Exports)
+	}
 	if err == nil {
 		s.mu.Lock()
 		s.ctx = run
@@ -61,6 +72,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		<-ctx.Done()
 		s.log.Info("stopping", "connections", s.limits.usage().QPs)
 	}
+	s.hub.Close()
 	stop()
 	s.reload.Lock()
 	defer s.reload.Unlock()
@@ -85,6 +97,10 @@ func (s *Server) Reload(cfg *Config) error {
 	if !running {
 		return fmt.Errorf("the endpoint does not run")
 	}
+	if cfg.Control != s.cfg.Control {
+		s.log.Warn("another control socket takes a restart", "control", cfg.Control)
+		cfg.Control = s.cfg.Control
+	}
 	s.limits.set(cfg.Limits)
 	s.closeStores(cfg.Exports)
 	s.mu.Lock()
@@ -105,6 +121,9 @@ func (s *Server) Reload(cfg *Config) error {
 	}
 	return err
 }
+
+// Captures offers captures of the interfaces over HTTP, see [capture.Hub].
+func (s *Server) Captures() http.Handler { return &s.hub }
 
 // Usage returns what connections and exports take at the moment.
 func (s *Server) Usage() Usage { return s.limits.usage() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -113,9 +114,13 @@ func (h *host) serve(ctx context.Context, port uint16, qps int, memory int64,
 			connections.Go(func() {
 				defer free()
 				h.log.Debug("connection", "peer", peer)
-				if err := each(ctx, r); err != nil && ctx.Err() == nil {
+				began := time.Now()
+				err := each(ctx, r)
+				if err != nil && ctx.Err() == nil {
 					h.log.Info("connection failed", "peer", peer, "error", err)
 				}
+				h.log.Debug("connection ended", "peer", peer, "after",
+					time.Since(began).Round(time.Millisecond).String())
 			})
 		}
 	})
@@ -150,11 +155,26 @@ func (h *host) refuse(r *cm.Request, reason rcm.Reason, why error) {
 	_ = r.RejectFor(reason, xfer.Refusal(why.Error()))
 }
 
+// admit is the limiter's, and logs what comes of it.
+func (h *host) admit(peer netip.Addr, qps int, memory int64) (free func(), err error) {
+	free, err = h.limits.admit(peer, qps, memory)
+	if err != nil {
+		h.log.Info("connection refused", "peer", peer, "reason", err)
+		return nil, err
+	}
+	h.log.Debug("connection", "peer", peer, "qps", qps)
+	began := time.Now()
+	return func() {
+		free()
+		h.log.Debug("connection ended", "peer", peer, "after", time.Since(began).Round(time.Millisecond).String())
+	}, nil
+}
+
 // perftest serves one client after the other.
 func (h *host) perftest(ctx context.Context, s Perftest) error {
 	return h.each(ctx, s.Port, func(l *cm.Listener, _ *sync.WaitGroup) error {
 		for {
-			err := perf.Respond(ctx, h.dev, h.m, l, *s.perf(), h.limits.admit)
+			err := perf.Respond(ctx, h.dev, h.m, l, *s.perf(), h.admit)
 			if ctx.Err() != nil || errors.Is(err, cm.ErrClosed) || errors.Is(err, verbs.ErrClosed) {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/roxie-rdma/roxie/internal/netdev"
@@ -91,6 +92,9 @@ func (st *station) open(ctx context.Context, first bool) error {
 	ctx, gone := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { st.watch(ctx, dev, gone) })
+	watch.Go(func() { st.watchQPs(ctx, dev) })
+	st.srv.hub.Attach(dev)
+	st.srv.control.Attach(dev)
 	st.serve(ctx, &host{dev: dev, m: m, iface: st.iface, limits: st.srv.limits, log: st.log,
 		export: st.srv.export}, func() {
 		if first {
@@ -100,6 +104,8 @@ func (st *station) open(ctx context.Context, first bool) error {
 	why := context.Cause(ctx)
 	gone(nil)
 	watch.Wait()
+	st.srv.hub.Detach(dev)
+	st.srv.control.Detach(dev)
 	if err := errors.Join(m.Close(), dev.Close()); err != nil {
 		st.log.Warn("interface closed", "error", err)
 	}
@@ -124,11 +130,48 @@ func (st *station) watch(ctx context.Context, dev *verbs.Context, gone context.C
 		case verbs.EventDeviceFatal:
 			gone(errLinkGone)
 		case verbs.EventPortErr:
-			st.log.Warn("port error: no carrier, or the interface is down", "event", e)
+			st.log.Warn("port error: no carrier, or the interface is down", "event", e.String())
 		case verbs.EventPortActive, verbs.EventGIDChange:
-			st.log.Info("event", "event", e)
+			st.log.Info("event", "event", e.String())
 		default:
-			st.log.Debug("event", "event", e)
+			st.log.Debug("event", "event", e.String())
+		}
+	}
+}
+
+// failure is a QP that failed, with the reason.
+type failure struct {
+	qp     *verbs.QP
+	reason verbs.Reason
+}
+
+// failureBacklog is how many failures wait to be logged; more are only counted.
+const failureBacklog = 256
+
+// watchQPs logs which QPs fail until ctx ends. Those that end in order are not among them.
+func (st *station) watchQPs(ctx context.Context, dev *verbs.Context) {
+	failed := make(chan failure, failureBacklog)
+	var more atomic.Uint64
+	defer dev.OnQPFailure(func(q *verbs.QP, why verbs.Reason) {
+		select {
+		case failed <- failure{q, why}:
+		default:
+			more.Add(1)
+		}
+	})()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-failed:
+			args := []any{"qp", fmt.Sprintf("%#x", f.qp.Num()), "type", fmt.Sprint(f.qp.Type()), "reason", f.reason.String()}
+			if a, _ := f.qp.Query(); a.DestQPN != 0 {
+				args = append(args, "peer", a.AH.DGID.Addr(), "peer-qp", fmt.Sprintf("%#x", a.DestQPN))
+			}
+			if n := more.Swap(0); n > 0 {
+				args = append(args, "more", n)
+			}
+			st.log.Warn("QP failed", args...)
 		}
 	}
 }

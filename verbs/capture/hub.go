@@ -158,11 +158,14 @@ func (h *Hub) serveOne(f func(*running)) http.HandlerFunc {
 
 // flusher sends on at once what is written to it.
 type flusher struct {
+	mu sync.Mutex
 	w  io.Writer
 	rc *http.ResponseController
 }
 
-func (f flusher) Write(b []byte) (int, error) {
+func (f *flusher) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	n, err := f.w.Write(b)
 	if err == nil {
 		err = f.rc.Flush()
@@ -179,14 +182,18 @@ func (h *Hub) serveStart(w http.ResponseWriter, q *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-pcapng")
 	w.Header().Set("Trailer", trailerStats+", "+trailerError)
-	out := flusher{w, http.NewResponseController(w)}
-	r, err := h.begin(out, cfg, q.URL.Query().Get("interface"), func(id string) {
-		w.Header().Set(headerID, id)
-		if cfg.Ring > 0 { // the file itself begins when it is triggered
+	out := &flusher{w: w, rc: http.NewResponseController(w)}
+	if cfg.Ring > 0 {
+		out.mu.Lock()
+	}
+	r, err := h.begin(out, cfg, q.URL.Query().Get("interface"), w.Header())
+	if cfg.Ring > 0 { // the file begins when it is triggered, the answer when packets are kept
+		if err == nil {
 			w.WriteHeader(http.StatusOK)
 			_ = out.rc.Flush() // a client that has gone is noticed below
 		}
-	})
+		out.mu.Unlock()
+	}
 	if err != nil {
 		w.Header().Del("Trailer")
 		http.Error(w, err.Error(), http.StatusConflict)
@@ -209,8 +216,8 @@ func (h *Hub) serveStart(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// begin starts a capture of one device or all. name gets its ID before it begins.
-func (h *Hub) begin(out io.Writer, cfg Config, iface string, name func(id string)) (*running, error) {
+// begin starts a capture of one device or all, whose ID it puts in the header.
+func (h *Hub) begin(out io.Writer, cfg Config, iface string, header http.Header) (*running, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := &running{iface: iface, cfg: cfg}
@@ -234,7 +241,7 @@ func (h *Hub) begin(out io.Writer, cfg Config, iface string, name func(id string
 	}
 	h.last++
 	r.id = strconv.Itoa(h.last)
-	name(r.id)
+	header.Set(headerID, r.id)
 	var err error
 	if r.Capture, err = Start(out, cfg, devices...); err != nil {
 		return nil, err
