@@ -33,6 +33,7 @@ func must[T any](v T, err error) T {
 // end is one end of a connection.
 type end struct {
 	dev *verbs.Context
+	pd  *verbs.PD
 	mr  *verbs.MR
 	cq  *verbs.CQ
 	qp  *verbs.QP
@@ -40,7 +41,7 @@ type end struct {
 
 func newEnd(d *verbs.Context) (e end, info verbs.ConnInfo) {
 	pd := must(d.AllocPD())
-	e = end{dev: d, mr: must(pd.AllocMR(16000, verbs.LocalWrite)), cq: must(d.CreateCQ(64))}
+	e = end{dev: d, pd: pd, mr: must(pd.AllocMR(16000, verbs.LocalWrite)), cq: must(d.CreateCQ(64))}
 	e.qp = must(d.CreateQP(pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}}))
 	return e, verbs.ConnInfo{QPN: e.qp.Num(), PSN: verbs.RandomPSN(), GID: must(d.GID(0))}
