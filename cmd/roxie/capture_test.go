@@ -176,6 +176,7 @@ func TestCaptureLimits(t *testing.T) {
 	for len(r.code) == 0 {
 		e.send(1)
 	}
+	<-r.code // r.out is whole, and nobody's but ours
 	var out bytes.Buffer
 	if err := decodeCapture(&out, &r.out); err == nil || !strings.Contains(out.String(), "refused=cut_by_capture") {
 		t.Errorf("%v: %s", err, &out)
