@@ -112,6 +112,21 @@ const (
 	numWROpcodes                = 33
 )
 
+var wrOpcodeNames = [numWROpcodes]string{
+	WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND",
+	WRSendWithImm: "SEND_WITH_IMM", WRRDMARead: "RDMA_READ", WRAtomicCmpSwap: "ATOMIC_CMP_AND_SWP",
+	WRAtomicFetchAdd: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV", WRBindMW: "BIND_MW",
+	WRSendWithInv: "SEND_WITH_INV", WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE", WRRegMR: "REG_MR",
+}
+
+// String returns libibverbs' name of the operation without its prefix.
+func (o WROpcode) String() string {
+	if o < numWROpcodes && wrOpcodeNames[o] != "" {
+		return wrOpcodeNames[o]
+	}
+	return "unknown"
+}
+
 // SendFlags qualify a send work request (enum ibv_send_flags).
 type SendFlags uint8
 

@@ -53,6 +53,7 @@ func newRoot() *cobra.Command {
 		newCaptureCommand(),
 		newDecodeCommand(),
 		newDevinfoCommand(),
+		newDumpCommand(),
 		newGetCommand(),
 		newInitiatorCommand(),
 		newKeysCommand(),
@@ -65,6 +66,8 @@ func newRoot() *cobra.Command {
 		newServeCommand(),
 		newSRPEndCommand(),
 		newSimCommand(),
+		newStatCommand(),
+		newTopCommand(),
 		newVersionCommand(),
 	)
 	root.InitDefaultCompletionCmd()

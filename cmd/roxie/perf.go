@@ -114,6 +114,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.IntVar(&f.Inject, "verify-inject", 0, "flip `n` bytes after arrival: the run must fail")
 	fs.StringVar(&f.Capture, "pcap", "", "write all packets, both directions, to this pcapng "+
 		"`file`")
+	fs.StringVar(&f.Control, "control", "", "make a control socket at this `path`, for roxie top, stat and dump")
 	fs.BoolVar(&f.lab, "lab", false, "run both ends here, in network namespaces made for it")
 	fs.IntVar(&f.labConfig.MTU, "link-mtu", 9000, "MTU of the lab's link in `bytes`")
 	fs.StringVar(&f.cpuProfile, "cpuprofile", "", "write this end's CPU profile to a `file`")

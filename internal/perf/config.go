@@ -144,6 +144,7 @@ type Config struct {
 
 	Server  string // address to connect to; empty: be the server
 	Capture string // pcapng file, both directions
+	Control string // path of a control socket (package observe); empty: none; in a Pair the client's
 }
 
 // Check says what makes no sense in a configuration.

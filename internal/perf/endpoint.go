@@ -12,15 +12,17 @@ import (
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
 	"github.com/roxie-rdma/roxie/verbs/cm"
+	"github.com/roxie-rdma/roxie/verbs/observe"
 )
 
 // endpoint is one end of a test: the opened interface, and after connect its memory and QPs.
 type endpoint struct {
-	cfg  Config
-	dev  *verbs.Context
-	port verbs.PortAttr
-	gid  wire.GID
-	at   int // of gid in the table
+	cfg     Config
+	dev     *verbs.Context
+	watched *observe.Server // nil: none
+	port    verbs.PortAttr
+	gid     wire.GID
+	at      int // of gid in the table
 
 	pmtu     int
 	sizes    []int
@@ -112,6 +114,11 @@ func open(cfg Config) (*endpoint, error) {
 		return nil, errors.Join(err, e.close())
 	}
 	e.dev = dev
+	if cfg.Control != "" {
+		if e.watched, err = observe.Serve(cfg.Control, dev); err != nil {
+			return nil, errors.Join(err, e.close())
+		}
+	}
 	if err := e.choose(); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -180,7 +187,7 @@ func (e *endpoint) hello() hello {
 
 // close gives everything back. It may be called at any stage, and twice.
 func (e *endpoint) close() error {
-	var errs []error
+	errs := []error{e.watched.Close()}
 	if e.manager != nil {
 		errs = append(errs, e.manager.Close())
 	}

@@ -100,7 +100,7 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 	if p.CPUs != nil {
 		server.CPU, client.CPU = p.CPUs[0], p.CPUs[1]
 	}
-	server.Capture = "" // one file: the client's sees both directions, too
+	server.Capture, server.Control = "", "" // one file: the client's sees both directions, too
 	client.Server = p.Lab.A.IPv4.String()
 	if !p.Lab.A.IPv4.IsValid() {
 		client.Server = p.Lab.A.IPv6.String()

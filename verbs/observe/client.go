@@ -2,8 +2,16 @@ package observe
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
 )
 
 // Base is the URL that requests to a control socket begin with.
@@ -19,4 +27,74 @@ func Dial(path string) *http.Client {
 		},
 		DisableCompression: true,
 	}}
+}
+
+// Client asks a control socket. Its methods may be called from any goroutine.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient returns a client of the control socket at path.
+func NewClient(path string) *Client { return &Client{path, Dial(path)} }
+
+// State returns the state of the program behind the socket.
+func (c *Client) State(ctx context.Context) (s Snapshot, err error) {
+	body, err := c.get(ctx, "/state")
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	return s, err
+}
+
+// Metrics returns what Prometheus would scrape.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) { return c.get(ctx, "/metrics") }
+
+// Dump returns all of a QP as text, or as JSON. Without a device it is looked for on all of them.
+func (c *Client) Dump(ctx context.Context, qpn uint32, device string, asJSON bool) ([]byte, error) {
+	v := url.Values{}
+	if device != "" {
+		v.Set("device", device)
+	}
+	if asJSON {
+		v.Set("format", "json")
+	}
+	return c.get(ctx, fmt.Sprintf("/dump/%d?%s", qpn, v.Encode()))
+}
+
+// get returns the body of a good answer; a bad one is the error. That nobody answers is explained.
+func (c *Client) get(ctx context.Context, what string) ([]byte, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, Base+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	a, err := c.http.Do(q)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err == nil && a.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(body)))
+	}
+	return body, err
+}
+
+// explain says what it likely means that a socket cannot be opened.
+func (c *Client) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no control socket at %s: start `roxie serve` (or perf) with --control %s, or say with "+
+			"--control where it is", c.path, c.path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody answers at %s: the process that made this control socket is gone", c.path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("control socket %s is open to the user who runs the endpoint only: run this as that "+
+			"user, or root", c.path)
+	}
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return fmt.Errorf("control socket %s: %w", c.path, err)
 }
