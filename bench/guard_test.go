@@ -54,8 +54,11 @@ func TestGuardFindsSlowness(t *testing.T) {
 		return g
 	}
 	var b strings.Builder
-	if failed := measure().judge(&b, reference); len(failed) > 0 {
-		t.Errorf("nothing has changed, but the guard fails:\n%s", b.String())
+	// Another process can slow one half of a ratio for a whole measurement, not for several.
+	for attempt := 0; len(measure().judge(&b, reference)) > 0; attempt++ {
+		if attempt == 3 {
+			t.Fatalf("nothing has changed, but the guard fails:\n%s", b.String())
+		}
 	}
 	for _, p := range pairs {
 		if d := p.per.d; d != nil {
