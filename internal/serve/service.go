@@ -156,8 +156,8 @@ func (h *host) refuse(r *cm.Request, reason rcm.Reason, why error) {
 }
 
 // admit is the limiter's, and logs what comes of it.
-func (h *host) admit(peer netip.Addr, qps int, memory int64) (free func(), err error) {
-	free, err = h.limits.admit(peer, qps, memory)
+func (h *host) admit(peer netip.Addr, qps int, memory int64) (func(), error) {
+	free, err := h.limits.admit(peer, qps, memory)
 	if err != nil {
 		h.log.Info("connection refused", "peer", peer, "reason", err)
 		return nil, err

@@ -285,8 +285,9 @@ func (c *Client) Open(ctx context.Context, name string) (*verbs.Prepared, error)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	_ = c.c.SetDeadline(deadline)
-	stop := context.AfterFunc(ctx, func() { _ = c.c.SetDeadline(time.Unix(1, 0)) })
+	conn := c.c // lost forgets it while the function below may still be called
+	_ = conn.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	b, err := json.Marshal(request{Open: name})
 	if err != nil {
