@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -145,11 +145,11 @@ func newDumpCommand() *cobra.Command {
 		Example: "  roxie dump 0x11",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			var qpn uint32
-			if _, err := fmt.Sscanf(args[0], "%v", &qpn); err != nil || qpn > 1<<24-1 {
+			qpn, err := strconv.ParseUint(args[0], 0, 24)
+			if err != nil {
 				return usagef("%s is no QPN: give a number of 24 bits, as 0x11 or 17", args[0])
 			}
-			text, err := observe.NewClient(socket).Dump(c.Context(), qpn, device, asJSON)
+			text, err := observe.NewClient(socket).Dump(c.Context(), uint32(qpn), device, asJSON)
 			if err != nil {
 				return err
 			}
@@ -176,6 +176,9 @@ func newStatCommand() *cobra.Command {
 		Example: "  roxie stat\n  roxie stat --metrics > /var/lib/node_exporter/roxie.prom",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if asJSON && metrics {
+				return usagef("--json or --metrics: give one of them")
+			}
 			client := observe.NewClient(socket)
 			if metrics {
 				text, err := client.Metrics(c.Context())
@@ -199,7 +202,6 @@ func newStatCommand() *cobra.Command {
 	controlFlag(c, &socket)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&metrics, "metrics", false, "print the metrics as Prometheus reads them")
-	c.MarkFlagsMutuallyExclusive("json", "metrics")
 	return c
 }
 

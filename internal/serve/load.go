@@ -202,7 +202,7 @@ func (r *reader) config(root *yaml.Node, c *Config) {
 			r.list(n, "interfaces", func(n *yaml.Node) { c.Interfaces = append(c.Interfaces, r.iface(n)) })
 		},
 		"limits":   func(n *yaml.Node) { r.limits(n, &c.Limits) },
-		"control":  func(n *yaml.Node) { c.Control = r.text(n, socketPath, "an absolute path, as /run/roxie.sock") },
+		"control":  func(n *yaml.Node) { c.Control = r.text(n, socketPath, "an absolute path, as /run/roxie/control.sock") },
 		"user":     func(n *yaml.Node) { c.User = r.text(n, userName, "a user's name or number") },
 		"starter":  func(n *yaml.Node) { c.Starter = r.choice(n, "false", "true") == "true" },
 		"services": func(n *yaml.Node) { r.services(n, c) },

@@ -18,7 +18,7 @@ import (
 )
 
 // DefaultPath is where commands look for a socket if they are not told otherwise.
-const DefaultPath = "/run/roxie.sock"
+const DefaultPath = "/run/roxie/control.sock"
 
 // farewell is how long requests may take to end when a server closes.
 const farewell = time.Second
@@ -41,8 +41,8 @@ type Server struct {
 }
 
 // Listen makes a control socket at path, with mode 0600: who may open it may read all that the
-// devices do. Directories are not made. A socket that a dead process has left is replaced. Errors:
-// ErrInUse, and what the system says of the path.
+// devices do. The directory it lies in is made, with mode 0700, the ones above are not. A socket that a
+// dead process has left is replaced. Errors: ErrInUse, and what the system says of the path.
 func Listen(path string) (*Server, error) {
 	l, err := listen(path)
 	if err != nil {
@@ -78,9 +78,12 @@ func listen(path string) (net.Listener, error) {
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		return nil, err
 	}
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("make its directory, writable for user %d: %w", os.Getuid(), err)
+	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".roxie-") // mode 0700
 	if err != nil {
-		return nil, fmt.Errorf("its directory must exist and be writable: %w", err)
+		return nil, fmt.Errorf("user %d must be able to write into its directory: %w", os.Getuid(), err)
 	}
 	defer os.RemoveAll(dir)
 	name := filepath.Join(dir, "s")
