@@ -53,6 +53,7 @@ func newRoot() *cobra.Command {
 		newCaptureCommand(),
 		newDecodeCommand(),
 		newDevinfoCommand(),
+		newDoctorCommand(),
 		newDumpCommand(),
 		newGetCommand(),
 		newInitiatorCommand(),

@@ -25,18 +25,44 @@ type ifreqData struct {
 // the interface's namespace.
 func ethtoolChannels(socket int, name string) (channels, error) {
 	ch := channels{cmd: unix.ETHTOOL_GCHANNELS}
-	req := ifreqData{data: unsafe.Pointer(&ch)}
+	err := ethtool(socket, name, unsafe.Pointer(&ch))
+	return ch, err
+}
+
+// rxnfc is struct ethtool_rxnfc, as far as it is asked for and as long as the kernel copies.
+type rxnfc struct {
+	cmd, flow uint32
+	Data      uint64
+	_         [176]byte
+}
+
+// Bits of rxnfc.Data (RXH_L4_B_0_1, RXH_L4_B_2_3): both ports go into the hash.
+const hashPorts = 1<<6 | 1<<7
+
+// ethtoolUDPHash asks whether the receive hash of UDP over IPv4 or IPv6 covers the ports.
+func ethtoolUDPHash(socket int, name string, ipv6 bool) (ports bool, err error) {
+	req := rxnfc{cmd: unix.ETHTOOL_GRXFH, flow: unix.UDP_V4_FLOW}
+	if ipv6 {
+		req.flow = unix.UDP_V6_FLOW
+	}
+	err = ethtool(socket, name, unsafe.Pointer(&req))
+	return req.Data&hashPorts == hashPorts, err
+}
+
+// ethtool makes one request, which begins with its command and takes the answer.
+func ethtool(socket int, name string, request unsafe.Pointer) error {
+	req := ifreqData{data: request}
 	if len(name) >= len(req.name) {
-		return channels{}, unix.EINVAL
+		return unix.EINVAL
 	}
 	copy(req.name[:], name)
 	var pin runtime.Pinner // the kernel follows a pointer that lies in memory we pass
-	pin.Pin(&ch)
+	pin.Pin(request)
 	defer pin.Unpin()
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCETHTOOL,
 		uintptr(unsafe.Pointer(&req)))
 	if errno != 0 {
-		return channels{}, errno
+		return errno
 	}
-	return ch, nil
+	return nil
 }
