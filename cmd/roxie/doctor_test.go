@@ -38,7 +38,8 @@ func TestDoctorExitCodes(t *testing.T) {
 		l.A.Do(func() {
 			code, stdout, stderr := cli(append([]string{"doctor"}, tt.args...)...)
 			if code != tt.code || !strings.Contains(stdout+stderr, tt.want) {
-				t.Errorf("%v: code %d, want %d and %q in\n%s%s", tt.args, code, tt.code, tt.want, stdout, stderr)
+				t.Errorf("%v: code %d, want %d and %q in\n%s%s", tt.args, code, tt.code, tt.want, stdout,
+					stderr)
 			}
 		})
 	}

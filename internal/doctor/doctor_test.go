@@ -55,17 +55,22 @@ var faults = []struct {
 }{
 	{name: "none", grade: OK, finding: "link", reason: "up, driver veth"},
 	{name: "missing", cfg: Config{Interface: "eth7"}, grade: Broken, finding: "link",
-		reason: `no such interface "eth7" in this network namespace: it has lo, veth0`, fix: "roxie devinfo -l"},
+		reason: `no such interface "eth7" in this network namespace: it has lo, veth0`,
+		fix:    "roxie devinfo -l"},
 	{name: "no ethernet", cfg: Config{Interface: "lo"}, grade: Broken, finding: "link",
 		reason: "lo is no Ethernet interface", fix: "roxie devinfo -l"},
 	{name: "down", grade: Broken, finding: "link", reason: "is down", fix: "ip link set veth0 up",
-		make: func(t *testing.T, _ *nettest.Namespace, veth netlink.Link) { must(t, netlink.LinkSetDown(veth)) }},
+		make: func(t *testing.T, _ *nettest.Namespace, veth netlink.Link) {
+			must(t,
+				netlink.LinkSetDown(veth))
+		}},
 	{name: "MTU 600", grade: Slow, finding: "mtu", reason: "link MTU 600: path MTU 512",
 		fix: "ip link set veth0 mtu 1500", make: setMTU(600)},
 	{name: "MTU 338", grade: Slow, finding: "mtu", reason: "none over IPv6, which needs 340",
 		fix: "ip link set veth0 mtu 1500", make: setMTU(338)},
-	{name: "MTU 300", grade: Broken, finding: "mtu", reason: "256, needs 336 over IPv4 and 340 over IPv6",
-		fix: "ip link set veth0 mtu 1500", make: setMTU(300)},
+	{name: "MTU 300", grade: Broken, finding: "mtu",
+		reason: "256, needs 336 over IPv4 and 340 over IPv6",
+		fix:    "ip link set veth0 mtu 1500", make: setMTU(300)},
 	{name: "foreign program", grade: Broken, finding: "xdp program", reason: "someone_elses",
 		make: attachForeign},
 	{name: "other roxie", grade: Broken, finding: "xdp program", reason: "roxie", make: openRoxie},
@@ -87,8 +92,9 @@ var faults = []struct {
 		fix: "setcap", make: without(netdev.CapBPF, netdev.CapSysAdmin)},
 	{name: "too few queues", cfg: Config{Queues: 2}, grade: Broken, finding: "queues",
 		reason: "2 queues are wanted; there are 1", fix: "--queues 1"},
-	{name: "silent peer", cfg: Config{Peer: netip.MustParseAddr("10.77.0.9")}, grade: Broken, finding: "peer",
-		reason: "10.77.0.9 does not answer", fix: "see that the other end is up"},
+	{name: "silent peer", cfg: Config{Peer: netip.MustParseAddr("10.77.0.9")}, grade: Broken,
+		finding: "peer",
+		reason:  "10.77.0.9 does not answer", fix: "see that the other end is up"},
 	{name: "no way to a peer", cfg: Config{Peer: netip.MustParseAddr("198.51.100.1")}, grade: Broken,
 		finding: "peer", reason: "no route", fix: "ip route add"},
 }
@@ -104,7 +110,8 @@ func without(caps ...netdev.Cap) func(*testing.T, *nettest.Namespace, netlink.Li
 }
 
 func attachForeign(t *testing.T, n *nettest.Namespace, _ netlink.Link) {
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "someone_elses", Type: ebpf.XDP, License: "GPL",
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "someone_elses", Type: ebpf.XDP,
+		License:      "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}})
 	must(t, err)
 	t.Cleanup(func() { _ = prog.Close() })
@@ -155,6 +162,7 @@ func TestHold(t *testing.T) {
 func TestFaults(t *testing.T) {
 	for _, tt := range faults {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // each in a lab of its own
 			l := nettest.New(t, lab.Config{MTU: 1500})
 			var report *Report
 			err := l.A.DoErr(func() (err error) {
@@ -176,8 +184,10 @@ func TestFaults(t *testing.T) {
 				t.Errorf("report is %v, want %v", report.Grade, tt.grade)
 			}
 			f := findingLike(report, tt.finding, tt.reason)
-			if f == nil || f.Grade != tt.grade || !strings.Contains(f.Fix, tt.fix) || tt.fix != "" && f.Fix == "" {
-				t.Errorf("found %+v, want a %v %s with %q and the fix %q", f, tt.grade, tt.finding, tt.reason, tt.fix)
+			if f == nil || f.Grade != tt.grade || !strings.Contains(f.Fix, tt.fix) || tt.fix != "" &&
+				f.Fix == "" {
+				t.Errorf("found %+v, want a %v %s with %q and the fix %q", f, tt.grade, tt.finding, tt.reason,
+					tt.fix)
 			}
 			if t.Failed() {
 				t.Log(text.String())
@@ -226,7 +236,8 @@ func memlockChild(t *testing.T) {
 	report, err := Examine(Config{Interface: name})
 	must(t, err)
 	f := findingLike(report, "memlock", "4096 KiB of memory must be locked, the limit is 64 KiB")
-	if report.Grade != Broken || f == nil || f.Grade != Broken || !strings.Contains(f.Fix, "ulimit -l 4096") {
+	if report.Grade != Broken || f == nil || f.Grade != Broken || !strings.Contains(f.Fix,
+		"ulimit -l 4096") {
 		t.Errorf("%v: %+v", report.Grade, f)
 	}
 	_, err = verbs.Open(name, nil) // says the same, and so the sum is the same
@@ -326,7 +337,8 @@ func TestParsers(t *testing.T) {
 			t.Errorf("release %q: %v, want %v", s, got, want)
 		}
 	}
-	for s, want := range map[string]float64{"50000 100000\n": 0.5, "max 100000\n": 0, "": 0, "1 0": 0} {
+	for s, want := range map[string]float64{"50000 100000\n": 0.5, "max 100000\n": 0, "": 0,
+		"1 0": 0} {
 		if got := parseQuota(s); got != want {
 			t.Errorf("quota %q: %v, want %v", s, got, want)
 		}

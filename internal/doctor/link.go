@@ -46,14 +46,15 @@ func (p *patient) find() bool {
 	link, err := p.conn.LinkByName(p.cfg.Interface)
 	switch {
 	case errors.Is(err, netdev.ErrNoLink):
-		p.add("link", Broken, "roxie devinfo -l lists those there are; roxie lab up makes some", "%v", err)
+		p.add("link", Broken, "roxie devinfo -l lists those there are; roxie lab up makes some",
+			"%v", err)
 		return false
 	case err != nil:
 		p.add("link", Broken, "", "%v", err)
 		return false
 	case link.MAC == (wire.MAC{}):
-		p.add("link", Broken, "roxie devinfo -l", "%s is no Ethernet interface; devinfo lists those that are",
-			link.Name)
+		p.add("link", Broken, "roxie devinfo -l",
+			"%s is no Ethernet interface; devinfo lists those that are", link.Name)
 		return false
 	}
 	p.link = link
@@ -63,7 +64,8 @@ func (p *patient) find() bool {
 	}
 	switch {
 	case !link.Up:
-		p.add("link", Broken, "ip link set "+link.Name+" up", "%s (driver %s) is down", link.Name, about)
+		p.add("link", Broken, "ip link set "+link.Name+" up",
+			"%s (driver %s) is down", link.Name, about)
 	case !link.Running:
 		p.add("link", Broken, "plug the cable, or bring up the other end of a veth pair",
 			"%s (driver %s) has no carrier", link.Name, about)
@@ -74,7 +76,9 @@ func (p *patient) find() bool {
 }
 
 // software reports whether there is no hardware behind the interface that could be faster.
-func (p *patient) software() bool { return p.link.Kind != "device" || p.link.Driver == "virtio_net" }
+func (p *patient) software() bool {
+	return p.link.Kind != "device" || p.link.Driver == "virtio_net"
+}
 
 // mode says how the steering program will run, as far as the driver tells.
 func (p *patient) mode() {
@@ -85,7 +89,8 @@ func (p *patient) mode() {
 		p.add("xdp mode", OK, "roxie doctor "+p.link.Name+" --try (the link may flap)",
 			"this kernel does not tell whether the driver runs XDP natively (6.3 does); a try does")
 	case d.XDP&native != native:
-		p.add("xdp mode", Slow, "use an interface whose driver has XDP (most NICs, virtio_net, veth, tap)",
+		p.add("xdp mode", Slow,
+			"use an interface whose driver has XDP (most NICs, virtio_net, veth, tap)",
 			"driver %s has no native XDP: the generic mode works, but later and slower", p.link.Driver)
 	case d.XDP&netdev.XDPBuffers == 0 && p.link.MTU > onePage:
 		p.add("xdp mode", Slow, "ip link set "+p.link.Name+" mtu 3400",
@@ -167,7 +172,8 @@ func (p *patient) countQueues() {
 		p.queues = min(have, maxQueues)
 	}
 	if p.queues > have {
-		p.add("queues", Broken, "ethtool -L "+l.Name+" combined "+itoa(p.queues)+", or --queues "+itoa(have),
+		p.add("queues", Broken,
+			"ethtool -L "+l.Name+" combined "+itoa(p.queues)+", or --queues "+itoa(have),
 			"%d queues are wanted; there are %d to receive and %d to send", p.queues, l.RXQueues, l.TXQueues)
 		p.queues = have
 		return
@@ -181,8 +187,9 @@ func (p *patient) countQueues() {
 	steered := len(d.Indirection) > 0 && beyond == 0
 	switch {
 	case l.RXQueues > p.queues && !steered:
-		p.add("queues", Broken, "ethtool -L "+l.Name+" combined "+itoa(p.queues)+", or ethtool -X "+l.Name+
-			" equal "+itoa(p.queues)+", or --queues "+itoa(min(have, maxQueues))+" where roxie is started",
+		p.add("queues", Broken,
+			"ethtool -L "+l.Name+" combined "+itoa(p.queues)+", or ethtool -X "+l.Name+
+				" equal "+itoa(p.queues)+", or --queues "+itoa(min(have, maxQueues))+" where roxie is started",
 			"frames arrive on %d queues, roxie listens to %d: the kernel gets the rest, and drops it",
 			l.RXQueues, p.queues)
 	case p.queues > 1 && d.HashKnown && !(d.Hash4 && d.Hash6):
@@ -226,7 +233,8 @@ func (p *patient) memlock() bool {
 	case limit.Max >= need:
 		p.add("memlock", OK, "", "%d KiB will be locked, %s may be", need>>10, limitText(limit.Max))
 	case netdev.HaveCap(netdev.CapSysResource):
-		p.add("memlock", OK, "", "%d KiB will be locked; the limit of %d KiB will be raised (CAP_SYS_RESOURCE)",
+		p.add("memlock", OK, "",
+			"%d KiB will be locked; the limit of %d KiB will be raised (CAP_SYS_RESOURCE)",
 			need>>10, limit.Max>>10)
 	default:
 		e := netdev.MemlockError{Need: need, Limit: limit.Max}

@@ -21,7 +21,8 @@ func (p *patient) mtu() {
 	fix := "ip link set " + p.link.Name + " mtu 1500 (on both ends; 4200 and more for path MTU 4096)"
 	switch {
 	case four == 0:
-		p.add("mtu", Broken, fix, "link MTU %d: the smallest path MTU, %d, needs %d over IPv4 and %d over IPv6",
+		p.add("mtu", Broken, fix,
+			"link MTU %d: the smallest path MTU, %d, needs %d over IPv4 and %d over IPv6",
 			mtu, netdev.MinPMTU, netdev.LinkMTU(netdev.MinPMTU, false), netdev.LinkMTU(netdev.MinPMTU, true))
 	case six == 0:
 		p.add("mtu", Slow, fix, "link MTU %d: path MTU %d over IPv4, none over IPv6, which needs %d",
@@ -60,8 +61,9 @@ func (p *patient) addresses() {
 	p.flux(addrs)
 }
 
-// flux: by default Linux answers ARP for an address on any of its interfaces, so that with two in one
-// network a peer may learn the other's MAC address, and its frames come where roxie does not listen.
+// flux: by default Linux answers ARP for an address on any of its interfaces, so that with two in
+// one network a peer may learn the other's MAC address, and its frames come where roxie does not
+// listen.
 func (p *patient) flux(addrs []netip.Prefix) {
 	if n, _ := readNumber("/proc/sys/net/ipv4/conf/all/arp_ignore"); n != 0 {
 		return
@@ -165,8 +167,8 @@ func (p *patient) peer() {
 	}
 }
 
-// firewall: what filters the kernel's traffic does not see RoCEv2's. But ARP is the kernel's, and so
-// is the TCP connection by which perftest's programs and their like agree.
+// firewall: what filters the kernel's traffic does not see RoCEv2's. But ARP is the kernel's, and
+// so is the TCP connection by which perftest's programs and their like agree.
 func (p *patient) firewall() {
 	n, _ := readNumber("/proc/sys/net/ipv4/conf/" + p.link.Name + "/rp_filter")
 	if n != 0 {
