@@ -137,7 +137,7 @@ func (m *machine) program() {
 	fix := "boot a kernel with CONFIG_BPF_SYSCALL=y; look at `dmesg` for what forbids bpf(2)"
 	if inUserNamespace() {
 
-		fix = "run it in the machine's own user namespace: not in a rootless container or under unshare -U"
+		fix = "run it in the machine's own user namespace, not in a rootless container or unshare -U"
 	}
 	m.add("steering", Broken, fix, "%v", err)
 }
