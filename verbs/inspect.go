@@ -40,10 +40,11 @@ func (q *QP) inspect() QPInspection {
 // no single moment, because a shard goes on after every few of them.
 func (c *Context) InspectQPs() []QPInspection {
 	byShard := make([][]*QP, len(c.pollers))
-	for _, q := range c.allQPs() {
+	all := c.allQPs()
+	for _, q := range all {
 		byShard[q.poller.index] = append(byShard[q.poller.index], q)
 	}
-	var out []QPInspection
+	out := make([]QPInspection, 0, len(all)) // nothing grows while a shard is held
 	for i, p := range c.pollers {
 		for batch := range slices.Chunk(byShard[i], inspectBatch) {
 			p.hold()

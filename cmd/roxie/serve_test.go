@@ -331,9 +331,9 @@ func TestServe(t *testing.T) {
 	needRoot(t)
 	l := nettest.New(t, nettest.Config{})
 	name, content := randomFile(t, 3<<20+17)
-	p := endpoint(t, l.A, fmt.Sprintf(basicConfig, name))
 	dir := t.TempDir()
-	out := filepath.Join(dir, "out")
+	out, socket := filepath.Join(dir, "out"), filepath.Join(dir, "run", "socket")
+	p := endpoint(t, l.A, fmt.Sprintf(basicConfig, name), "--control", socket)
 
 	good(t, l.B, "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "3", "-V")
 	for range 2 { // one client after the other
@@ -342,6 +342,9 @@ func TestServe(t *testing.T) {
 	}
 	good(t, l.B, "get", "image@10.77.0.1", out)
 	sameFile(t, out, content)
+	if text := command(t, "stat", "--control", socket); !strings.Contains(text, "redirected") {
+		t.Errorf("stat: %s", text)
+	}
 	good(t, l.B, "put", "scratch@10.77.0.1", name)
 	var r xfer.Result
 	text := good(t, l.B, "get", "scratch@[fd77::1]:7470", out+"6", "--json")

@@ -39,7 +39,11 @@ func dumpQP(c *verbs.Context, q *verbs.QPInspection) section {
 	if q.Peer.IsValid() {
 		s.add("path", "%v to %v QP %#x, MTU %d, hop limit %d, traffic class %#x, UDP source port %d", q.Local, q.Peer,
 			uint32(a.DestQPN), a.PathMTU, a.AV.Path.HopLimit, a.AV.Path.TClass, a.AV.Path.SrcPort)
-		s.add("next_hop", "%v, VLAN %d, loopback %v", a.AV.Path.DstMAC, a.AV.Path.VLAN, a.AV.Loopback)
+		vlan := "none"
+		if a.AV.Path.VLAN >= 0 {
+			vlan = fmt.Sprint(a.AV.Path.VLAN)
+		}
+		s.add("next_hop", "%v, VLAN %s, loopback %v", a.AV.Path.DstMAC, vlan, a.AV.Loopback)
 	}
 	s.add("access", "%v", a.AccessFlags)
 	s.add("retry_cnt", "%d (ACK timeout code %d: %s)", a.RetryCnt, a.Timeout, spell(rxe.AckTimeout(a.Timeout)))
