@@ -629,26 +629,13 @@ func TestServeInterfaceReturns(t *testing.T) {
 		good(t, l.B, "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "3", "-V")
 	}
 	ping()
-	ip := func(n *nettest.Namespace, args ...string) {
-		t.Helper()
-		cmd := exec.Command("ip", args...)
-		var out bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		err := n.Start(cmd)
-		if err == nil {
-			err = cmd.Wait()
-		}
-		if err != nil {
-			t.Fatalf("ip %v: %v %s", args, err, out.String())
-		}
-	}
-	ip(l.A, "link", "del", "veth0")
+	ip(t, l.A, "link", "del", "veth0")
 	p.logs("interface has gone")
-	ip(l.A, "link", "add", "veth0", "mtu", "9000", "type", "veth", "peer", "name", "veth0", "mtu", "9000", "netns", l.B.Name)
-	ip(l.A, "addr", "add", "10.77.0.1/24", "dev", "veth0")
-	ip(l.B, "addr", "add", "10.77.0.2/24", "dev", "veth0")
-	ip(l.A, "link", "set", "veth0", "up")
-	ip(l.B, "link", "set", "veth0", "up")
+	ip(t, l.A, "link", "add", "veth0", "mtu", "9000", "type", "veth", "peer", "name", "veth0", "mtu", "9000", "netns", l.B.Name)
+	ip(t, l.A, "addr", "add", "10.77.0.1/24", "dev", "veth0")
+	ip(t, l.B, "addr", "add", "10.77.0.2/24", "dev", "veth0")
+	ip(t, l.A, "link", "set", "veth0", "up")
+	ip(t, l.B, "link", "set", "veth0", "up")
 	eventually(t, "interface", func() bool { return strings.Count(p.logged(), "interface opened") == 2 })
 	ping()
 	p.signal(syscall.SIGTERM)
