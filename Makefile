@@ -64,6 +64,11 @@ bench-guest: ## as root: roxie and rxe over one veth inside the guest, in turns 
 	$(GO) build -trimpath -buildvcs=false -o bin/interop ./interop
 	bin/interop -bench $(if $(JSON),-json $(JSON))
 
+.PHONY: keys-guest
+keys-guest: ## as root: the rules of docs/keys.md on Linux in that guest, and on roxie (UPDATE=1 records)
+	@scripts/need interop module
+	$(GO) run ./interop/keys $(if $(UPDATE),-update)
+
 .PHONY: guest
 guest: build ## as root: boot that guest and read commands for it
 	@scripts/need interop

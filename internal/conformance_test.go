@@ -12,7 +12,7 @@ import (
 var folders = map[string]string{
 	"rxe": "rxe", "wire": "rxe/wire", "mr": "rxe/mr", "sim": "rxe/sim", "soak": "rxe/sim/soak", "cm": "rxe/cm",
 	"verbs": "verbs", "xdp": "xdp", "bpf": "bpf", "perf": "internal/perf", "roxie": "cmd/roxie",
-	"internal": "internal",
+	"internal": "internal", "capture": "verbs/capture", "observe": "verbs/observe",
 }
 
 // testsOf are the names of the tests and fuzzers of a folder.
@@ -76,5 +76,37 @@ func TestConformance(t *testing.T) {
 				t.Errorf("%s.%s is not in the list of reports", pkg, name)
 			}
 		}
+	}
+}
+
+// TestTargets: every `make` target that a document names exists.
+func TestTargets(t *testing.T) {
+	b, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(b), -1) {
+		targets[m[1]] = true
+	}
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, f := range append(docs, "../README.md", "../ARCHITECTURE.md", "../CHANGELOG.md", "../STYLE.md") {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("(?m)(?:`|^)make ([a-z0-9-]+)").FindAllStringSubmatch(string(b), -1) {
+			named++
+			if !targets[m[1]] {
+				t.Errorf("%s names `make %s`, which is no target", f, m[1])
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("only %d targets are named: is this how documents name them?", named)
 	}
 }

@@ -77,9 +77,8 @@ func (u *User) is() bool {
 }
 
 // Exec executes this program anew, with the same arguments, as u, with no capability but those to
-// keep, and with no way to gain any (no_new_privs). env is added to the environment, or replaces what it has. It
-// returns only
-// with an error; the process must end then, as one of its threads has changed.
+// keep, and with no way to gain any (no_new_privs). env is added to the environment, or replaces what
+// it has. It returns only with an error; the process must end then, as one of its threads has changed.
 func Exec(u User, keep []netdev.Cap, env ...string) error {
 	runtime.LockOSThread() // for good
 	self, err := os.Open("/proc/self/exe")
