@@ -197,10 +197,18 @@ func (t *transfer) attempt(ctx context.Context, work func(context.Context, *conn
 		return err
 	}
 	defer c.close()
-	t.resume = t.resume || t.done.Swap(0) > 0
+	t.connected()
+	return work(ctx, c)
+}
+
+// connected begins the account of an attempt. What an earlier one got through counts again when it
+// has been compared.
+func (t *transfer) connected() {
+	if t.done.Swap(0) > 0 {
+		t.resume = true
+	}
 	t.res.Reconnects = t.dialed
 	t.dialed++
-	return work(ctx, c)
 }
 
 // blocks moves all blocks, some at a time.
