@@ -45,6 +45,7 @@ type Context struct {
 	cqs      sync.Map // *rxe.CQ → *CQ
 	srqs     sync.Map // *rxe.SRQ → *SRQ
 	failHook failHooks
+	watchers watchers
 
 	openMTU int // link MTU when it was opened
 
@@ -282,6 +283,7 @@ func (c *Context) deviceGone() {
 			c.workers.Add(1)
 			go c.failAll()
 		}
+		c.watchers.tell(Change{Kind: ChangeGone})
 	})
 }
 

@@ -107,10 +107,14 @@ func (w way) by(hop netip.Addr, mac wire.MAC) (way, bool) {
 func (q *QP) setWay(w way) {
 	q.way = w
 	q.qp.SetPath(w.av)
+	q.ctx.watchers.tell(w.change())
 }
 
 // setWay is the same for a handle. Context.mu is held.
-func (a *AH) setWay(w way) { a.way, a.ah = w, a.ctx.dev.ReplaceAH(a.ah, w.av) }
+func (a *AH) setWay(w way) {
+	a.way, a.ah = w, a.ctx.dev.ReplaceAH(a.ah, w.av)
+	a.ctx.watchers.tell(w.change())
+}
 
 // findWays looks all ways up again, without waiting: a neighbour that is not known is asked for, and
 // its answer comes as a change.
@@ -293,6 +297,7 @@ func (c *Context) readAddrs() {
 		}
 	}
 	c.events.put(AsyncEvent{Type: EventGIDChange})
+	c.watchers.tell(Change{Kind: ChangeGIDs})
 }
 
 func hasAddr(list addresses, a netip.Addr) bool {
