@@ -13,6 +13,9 @@ type ConnectParam struct {
 	TClass    uint8
 	HopLimit  uint8  // 0 = 64
 	SrcPort   uint16 // for the IP addressing header; 0 = one from 49152 up
+	// AckTimeout is the code of both QPs' ACK timeout, 1 … 31: the path is taken to be that fast. The
+	// codes of the packet lifetime and the peer's ACK delay count for nothing then. 0 = from those.
+	AckTimeout uint8
 	// Private is the user's private data: up to REQUserPrivate or SIDRREQUserPrivate bytes, or
 	// REQPrivate or SIDRREQPrivate if Service is outside RDMA-CM's range and no header is sent.
 	Private []byte
@@ -43,6 +46,8 @@ func (m *Machine) Connect(now Time, p ConnectParam) (ID, error) {
 		return 0, fmt.Errorf("%w: transport %d", ErrInvalidParam, p.Transport)
 	case p.Transport != TransportUD && (p.MTU < 1 || p.MTU > 5):
 		return 0, fmt.Errorf("%w: MTU code %d", ErrInvalidParam, p.MTU)
+	case p.AckTimeout > 31:
+		return 0, fmt.Errorf("%w: ACK timeout code %d", ErrInvalidParam, p.AckTimeout)
 	case p.Addr.Local.IsIPv4() != p.Addr.Remote.IsIPv4():
 		return 0, fmt.Errorf("%w: GIDs of two IP versions", ErrInvalidParam)
 	case len(m.conns) >= m.cfg.MaxConns:
@@ -56,6 +61,9 @@ func (m *Machine) Connect(now Time, p ConnectParam) (ID, error) {
 	c.service = p.Service
 	c.local = p.Param
 	c.life, c.delay = m.cfg.PacketLife, m.cfg.AckDelay
+	if c.ackTimeout = p.AckTimeout; c.ackTimeout > 0 {
+		c.life = min(c.ackTimeout-1, maxLifeCode)
+	}
 	c.keepEvery = m.cfg.Keepalive
 	c.maxWait = max(Timeout(m.cfg.ResponseTimeout)+2*Timeout(c.life), m.cfg.RetryFirst)
 	if p.Transport == TransportUD {
@@ -68,12 +76,20 @@ func (m *Machine) Connect(now Time, p ConnectParam) (ID, error) {
 	c.qp = QPParam{
 		Transport: p.Transport, Addr: c.at, RQPSN: p.PSN, MTU: p.MTU, PKey: m.cfg.PKey,
 		MaxDestRdAtomic: p.ResponderResources, MaxRdAtomic: p.InitiatorDepth,
-		Timeout: ackTimeout(c.delay, c.life), RetryCount: p.RetryCount,
+		Timeout: c.qpTimeout(), RetryCount: p.RetryCount,
 		FlowLabel: p.FlowLabel, TClass: p.TClass, HopLimit: p.HopLimit,
 	}
 	m.setState(c, StateREQSent)
 	m.request(c, m.nextTID(), m.buildREQ(c, private), m.cfg.MaxRetries)
 	return c.id, nil
+}
+
+// qpTimeout is the ACK timeout code of an active side's QP.
+func (c *conn) qpTimeout() uint8 {
+	if c.ackTimeout > 0 {
+		return c.ackTimeout
+	}
+	return ackTimeout(c.delay, c.life)
 }
 
 const lidPermissive = 0xffff // what RoCE puts in a path of more than one hop
@@ -139,7 +155,7 @@ func (m *Machine) replied(c *conn, mad *MAD) {
 	c.qp.MaxDestRdAtomic = q.InitiatorDepth
 	c.qp.MaxRdAtomic = min(c.qp.MaxRdAtomic, q.ResponderResources)
 	c.qp.RNRRetry = q.RNRRetry
-	c.qp.Timeout = ackTimeout(c.delay, c.life)
+	c.qp.Timeout = c.qpTimeout()
 	m.setState(c, StateREPRcvd)
 	m.armAfter(c, Timeout(m.cfg.ResponseTimeout)/2)
 	m.emit(c, Event{

@@ -11,39 +11,40 @@ type ID uint32
 
 // conn is one connection or service resolution, from its first message to the end of its time wait.
 type conn struct {
-	id        ID
-	seq       uint64 // order of creation
-	state     State
-	active    bool // we sent the REQ
-	orphan    bool // Destroy was called: no more events
-	probing   bool // an EventKeepalive waits to be polled
-	inRemote  bool // filed in byRemote under key
-	inQP      bool // filed in byQP under qpKey
-	mraSeen   bool // an MRA has come since the last retransmission
-	tries     uint8
-	failover  uint8 // what a REP says about the alternate path
-	at        Addr
-	key       remoteKey
-	qpKey     qpKey
-	listener  *listener // while the application has not answered
-	service   ServiceID
-	tid       uint64 // of the transaction that our next answer belongs to
-	reqTID    uint64 // passive: of the REQ
-	remoteID  uint32 // the peer's communication id, if known
-	known     bool   // remoteID is
-	local     Param
-	remote    Param
-	qp        QPParam
-	life      uint8 // packet lifetime code
-	delay     uint8 // ACK delay code
-	maxRetry  uint8
-	msg       MAD // said last: retransmitted by timer or repeated for duplicates
-	wait      time.Duration
-	maxWait   time.Duration
-	keepEvery time.Duration
-	giveUp    Time // passive: when the application has been silent for too long
-	deadline  Time
-	slot      int // in Machine.timers; -1 = not there
+	id         ID
+	seq        uint64 // order of creation
+	state      State
+	active     bool // we sent the REQ
+	orphan     bool // Destroy was called: no more events
+	probing    bool // an EventKeepalive waits to be polled
+	inRemote   bool // filed in byRemote under key
+	inQP       bool // filed in byQP under qpKey
+	mraSeen    bool // an MRA has come since the last retransmission
+	tries      uint8
+	failover   uint8 // what a REP says about the alternate path
+	at         Addr
+	key        remoteKey
+	qpKey      qpKey
+	listener   *listener // while the application has not answered
+	service    ServiceID
+	tid        uint64 // of the transaction that our next answer belongs to
+	reqTID     uint64 // passive: of the REQ
+	remoteID   uint32 // the peer's communication id, if known
+	known      bool   // remoteID is
+	local      Param
+	remote     Param
+	qp         QPParam
+	life       uint8 // packet lifetime code
+	delay      uint8 // ACK delay code
+	ackTimeout uint8 // active: asked for by the application; 0 = from life and delay
+	maxRetry   uint8
+	msg        MAD // said last: retransmitted by timer or repeated for duplicates
+	wait       time.Duration
+	maxWait    time.Duration
+	keepEvery  time.Duration
+	giveUp     Time // passive: when the application has been silent for too long
+	deadline   Time
+	slot       int // in Machine.timers; -1 = not there
 }
 
 // setState moves c and keeps the half-open accounts.

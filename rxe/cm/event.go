@@ -61,6 +61,7 @@ type Event struct {
 	Status   SIDRStatus // EventRejected of a datagram service
 	Info     []byte     // EventRejected: additional reject information
 	Local    bool       // EventRejected: the REJ was ours
+	Silent   bool       // EventDisconnected: the peer has not answered our DREQ
 	TimeWait bool       // EventRejected, EventUnreachable: EventTimewaitExit follows
 
 	conn *conn

@@ -9,9 +9,28 @@ type ListenID uint32
 type ListenParam struct {
 	Service ServiceID
 	Local   wire.GID // address to listen on; zero = all
+	// Family restricts a listener on all addresses to those of one IP version.
+	Family Family
 	// Backlog is how many requests may wait for Accept or Reject; more are dropped, and come again
 	// by retransmission. 0 = no limit but the half-open ones.
 	Backlog int
+}
+
+// A Family is an IP version.
+type Family uint8
+
+// Families.
+const (
+	AnyFamily Family = 0
+	IPv4      Family = 4
+	IPv6      Family = 6
+)
+
+func familyOf(g wire.GID) Family {
+	if g.IsIPv4() {
+		return IPv4
+	}
+	return IPv6
 }
 
 type listener struct {
@@ -24,12 +43,16 @@ type listener struct {
 type serviceKey struct {
 	service ServiceID
 	local   wire.GID
+	family  Family // of all addresses, if local is zero
 }
 
 // Listen makes requests for a service raise EventConnectRequest: REQs and SIDR_REQs alike. The
 // error is ErrInUse if there is a listener for that service and address.
 func (m *Machine) Listen(p ListenParam) (ListenID, error) {
-	key := serviceKey{p.Service, p.Local}
+	key := serviceKey{service: p.Service, local: p.Local}
+	if p.Local == (wire.GID{}) {
+		key.family = p.Family
+	}
 	if m.services[key] != nil {
 		return 0, ErrInUse
 	}
@@ -51,12 +74,16 @@ func (m *Machine) Unlisten(id ListenID) error {
 	return nil
 }
 
-// findListener prefers the listener on the very address.
+// findListener prefers the listener on the very address, then the one on all of its family.
 func (m *Machine) findListener(s ServiceID, local wire.GID) *listener {
-	if l := m.services[serviceKey{s, local}]; l != nil {
-		return l
+	for _, key := range [...]serviceKey{
+		{service: s, local: local}, {service: s, family: familyOf(local)}, {service: s},
+	} {
+		if l := m.services[key]; l != nil {
+			return l
+		}
 	}
-	return m.services[serviceKey{service: s}]
+	return nil
 }
 
 // admit returns a new half-open connection, or nil if a limit forbids it. Above a limit the request

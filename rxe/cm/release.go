@@ -154,7 +154,7 @@ func (m *Machine) retryDREQ(c *conn) {
 	if m.resend(c) {
 		return
 	}
-	m.emit(c, Event{Kind: EventDisconnected})
+	m.emit(c, Event{Kind: EventDisconnected, Silent: true})
 	m.timewait(c)
 }
 
