@@ -165,16 +165,25 @@ test-arm64: ## the ring tests as arm64 code in an emulator: memory order, alignm
 check: ## what CI runs: all gates of .ci/run
 	@.ci/run
 
+.PHONY: man
+man: build ## write the manual pages and the completions of three shells below build
+	@rm -rf build/man build/completions
+	@mkdir -p build/completions
+	bin/roxie manual build/man
+	@for shell in bash zsh fish; do \
+		bin/roxie completion $$shell >build/completions/$$shell || exit 1; done
+
+.PHONY: commands-doc
+commands-doc: ## write docs/commands again from what --help says
+	$(GO) test -count=1 -run '^TestCommandDocs$$' ./cmd/roxie -update-manual
+
 .PHONY: install
-install: build ## copy the binary and its bash completion below PREFIX (/usr/local)
-	install -D -m 755 bin/roxie $(DESTDIR)$(PREFIX)/bin/roxie
-	bin/roxie completion bash | \
-		install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/share/bash-completion/completions/roxie
+install: man ## copy the binary, its manual pages and completions below PREFIX (/usr/local)
+	@scripts/install $(DESTDIR)$(PREFIX)
 
 .PHONY: uninstall
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/roxie
-	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/roxie
+	@scripts/install --remove $(DESTDIR)$(PREFIX)
 
 .PHONY: clean
 clean: ## remove what was built

@@ -59,6 +59,7 @@ func newRoot() *cobra.Command {
 		newInitiatorCommand(),
 		newKeysCommand(),
 		newLabCommand(),
+		newManualCommand(),
 		newPerfCommand(),
 		newPerfEndCommand(),
 		newPingCommand(),

@@ -28,10 +28,7 @@ func newVersionCommand() *cobra.Command {
 // printVersion writes the release on the first line and where the binary comes from below it.
 // Lines whose fact the build did not record (no git, or -buildvcs=false) are left out.
 func printVersion(w io.Writer, info *debug.BuildInfo) error {
-	settings := make(map[string]string, len(info.Settings))
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
+	settings := buildSettings(info)
 	version := info.Main.Version
 	if version == "" {
 		version = "(devel)"
@@ -51,4 +48,16 @@ func printVersion(w io.Writer, info *debug.BuildInfo) error {
 	fmt.Fprintf(&b, "built   %s %s/%s\n", info.GoVersion, runtime.GOOS, runtime.GOARCH)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// buildSettings returns what the build recorded, by key; info may be nil.
+func buildSettings(info *debug.BuildInfo) map[string]string {
+	settings := make(map[string]string)
+	if info == nil {
+		return settings
+	}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	return settings
 }
