@@ -95,6 +95,13 @@ func starterMask() (mask uint64) {
 // ip runs ip in a namespace.
 func ip(t *testing.T, n *nettest.Namespace, args ...string) {
 	t.Helper()
+	if err := tryIP(n, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryIP is ip for any goroutine.
+func tryIP(n *nettest.Namespace, args ...string) error {
 	cmd := exec.Command("ip", args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -103,8 +110,9 @@ func ip(t *testing.T, n *nettest.Namespace, args ...string) {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		t.Fatalf("ip %v: %v %s", args, err, out.String())
+		return fmt.Errorf("ip %v: %w %s", args, err, out.String())
 	}
+	return nil
 }
 
 // remake makes the interface anew, after its end in the endpoint's namespace is gone.

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/roxie-rdma/roxie/internal/xfer"
@@ -26,30 +25,37 @@ const (
 	soakLength = 64 << 10
 )
 
+// account is what all QPs have done.
+type account struct{ posted, completed, failed, connected, refused atomic.Int64 }
+
 // load is many QPs on one device.
 type load struct {
-	t       testing.TB
+	*account
 	c       *client
 	targets []netip.Addr
-
-	posted, completed, failed, connected, refused atomic.Int64
+	gone    atomic.Bool // the device: nothing can be made on it any more
 }
 
 // run keeps n QPs going until ctx ends, and waits for the last completion.
-func (l *load) run(ctx context.Context, n int) {
+func (l *load) run(ctx context.Context, n int) error {
+	ctx, fault := context.WithCancelCause(ctx)
+	defer fault(nil)
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
 			for ctx.Err() == nil {
 				if err := l.connection(ctx, r, i%3 == 0); err != nil {
-					l.t.Error(err)
-					return
+					fault(fmt.Errorf("load: %w", err))
 				}
 			}
 		})
 	}
 	all.Wait()
+	if err := context.Cause(ctx); err != ctx.Err() {
+		return err
+	}
+	return nil
 }
 
 // poster is one QP.
@@ -76,12 +82,10 @@ func (l *load) connection(ctx context.Context, r *rand.Rand, echo bool) (err err
 	p := &poster{l: l, echo: echo, open: map[uint64]struct{}{}}
 	defer func() { err = errors.Join(err, p.destroy()) }()
 	if err := p.make(); err != nil {
-		return err
-	}
-	for range soakDepth {
-		if err := p.receive(); err != nil {
-			return err
+		if l.gone.Load() {
+			return p.drain()
 		}
+		return err
 	}
 	if p.dial(ctx, l.targets[r.IntN(len(l.targets))]) != nil {
 		l.refused.Add(1)
@@ -121,7 +125,15 @@ func (p *poster) make() (err error) {
 	if err != nil {
 		return err
 	}
-	return cm.Prepare(p.qp, 0)
+	if err := cm.Prepare(p.qp, 0); err != nil {
+		return err
+	}
+	for range soakDepth {
+		if err := p.receive(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *poster) dial(ctx context.Context, to netip.Addr) (err error) {
@@ -231,6 +243,9 @@ func (p *poster) drain() error {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_ = p.conn.Disconnect(ctx) // the peer may have gone
 		cancel()
+	}
+	if p.qp == nil {
+		return nil
 	}
 	if p.qp.State() != verbs.StateErr {
 		if err := p.qp.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState); err != nil {
