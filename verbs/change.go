@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // ChangeKind says what a Change is about.
@@ -18,8 +20,11 @@ const (
 
 // Change is something that happened around an open device, as OnChange tells of it.
 type Change struct {
-	Kind     ChangeKind
-	Src, Dst GID // ChangeWay: of the connections and address handles whose way is another one
+	Kind ChangeKind
+	// ChangeWay: the connections and address handles between these two addresses go from and to these
+	// link addresses now; DstMAC is zero if the peer cannot be reached.
+	Src, Dst       GID
+	SrcMAC, DstMAC wire.MAC
 }
 
 // watchers are the functions of OnChange; the list is replaced as a whole.
@@ -64,5 +69,10 @@ func (c *Context) OnChange(f func(Change)) (remove func()) {
 
 // change tells of the way as it is now.
 func (w *way) change() Change {
-	return Change{Kind: ChangeWay, Src: w.av.Path.Src, Dst: w.av.Path.Dst}
+	p := &w.av.Path
+	x := Change{Kind: ChangeWay, Src: p.Src, Dst: p.Dst, SrcMAC: p.SrcMAC, DstMAC: p.DstMAC}
+	if w.av.Nowhere {
+		x.DstMAC = wire.MAC{}
+	}
+	return x
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/roxie-rdma/roxie/internal/nettest"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
 // TestOnChange: whoever asked is told of addresses, of the way to a peer and of the interface's end,
@@ -38,8 +39,10 @@ func TestOnChange(t *testing.T) {
 			IP: l.B.IPv4.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0x33, 0x55}})
 	})
 	until(t, func() bool { return seen[ChangeWay].Load() > 0 })
-	if w := way.Load(); w.Src != gid(t, a.c, false).GID || w.Dst != gid(t, b.c, false).GID {
-		t.Errorf("way from %v to %v", w.Src, w.Dst)
+	want := Change{Kind: ChangeWay, Src: gid(t, a.c, false).GID, Dst: gid(t, b.c, false).GID,
+		SrcMAC: a.c.Port().MAC, DstMAC: wire.MAC{2, 0, 0, 0, 0x33, 0x55}}
+	if w := way.Load(); *w != want {
+		t.Errorf("told %+v, want %+v", *w, want)
 	}
 	inLink(t, l.A, netlink.LinkDel)
 	until(t, func() bool { return seen[ChangeGone].Load() == 1 })

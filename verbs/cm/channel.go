@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
@@ -12,8 +13,10 @@ import (
 // EventType says what an Event is about, with librdmacm's numbers (enum rdma_cm_event_type).
 type EventType uint8
 
-// The events. Two never come: EventConnectResponse, since an ID connects its QP itself, and
-// EventAddrChange: an address that goes away ends no connection.
+// The events. EventConnectResponse comes to IDs without a QP only: the others connect theirs
+// themselves. EventAddrChange is a hint and ends no connection: the own address has gone from the
+// interface (Err is ErrNoAddress), or the peer is reached by another way. Upon EventDeviceRemoval,
+// the last event of every ID of the device, all that is left is Destroy.
 const (
 	EventAddrResolved EventType = iota
 	EventAddrError
@@ -56,8 +59,12 @@ type Event struct {
 	// Listen is the listening ID of an EventConnectRequest.
 	Listen *ID
 	// Err is why, for the events that tell of a failure: *RejectError, ErrUnreachable, ErrNoAddress,
-	// and what kept a QP from being connected.
+	// and what kept a QP from being connected. Of an EventDisconnected it is ErrEnded, and besides
+	// ErrUnreachable if the peer has not answered, *RejectError if it has thrown the connection out.
 	Err error
+	// Status is the same as librdmacm says it: 0, a negative errno, or if the peer has refused the
+	// reason of its REJ (rcm.Reason) or the status of its SIDR_REP (rcm.SIDRStatus).
+	Status int
 	// Private is what the peer has sent along, zero-filled to its field's length.
 	Private []byte
 	// Remote is the peer's half of a connection, of an EventConnectRequest. Its ResponderResources and
@@ -67,14 +74,15 @@ type Event struct {
 	// destroy its AH; EventMulticastJoin, where LeaveMulticast does that.
 	Service *Service
 
-	home  *ID // whose Destroy waits for Ack
+	home  *ID           // whose Destroy waits for Ack
+	ch    *EventChannel // where it was taken
 	acked bool
 }
 
 // Ack gives the event back (rdma_ack_cm_event). ID.Destroy waits for the events of its ID that have
 // been taken from the channel. A second call does nothing.
 func (e *Event) Ack() {
-	ch := e.home.channel
+	ch := e.ch
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if e.acked {
@@ -88,7 +96,8 @@ func (e *Event) Ack() {
 // EventChannel is where events of its IDs arrive (struct rdma_event_channel). Its methods may be
 // called from several goroutines.
 type EventChannel struct {
-	m *Manager
+	m      *Manager
+	serial uint64 // two channels are locked in this order
 
 	mu     sync.Mutex // after Manager.mu
 	acked  *sync.Cond
@@ -105,9 +114,11 @@ func (m *Manager) CreateEventChannel() (*EventChannel, error) {
 	ch.acked = sync.NewCond(&ch.mu)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.over() {
 		return nil, ErrClosed
 	}
+	m.channels++
+	ch.serial = m.channels
 	return ch, nil
 }
 
@@ -116,12 +127,7 @@ func (ch *EventChannel) Get(ctx context.Context) (*Event, error) {
 	for {
 		ch.mu.Lock()
 		if len(ch.queue) > 0 {
-			ev := ch.queue[0]
-			ch.queue = ch.queue[1:]
-			ev.home.unacked++
-			if len(ch.queue) > 0 {
-				signal(ch.ready)
-			}
+			ev := ch.takeOut(0)
 			ch.mu.Unlock()
 			return ev, nil
 		}
@@ -155,22 +161,70 @@ func (ch *EventChannel) Close() error {
 	return nil
 }
 
-// put queues an event for an ID that lives.
-func (ch *EventChannel) put(home *ID, ev *Event) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if _, lives := ch.ids[home]; !lives {
-		return
+// takeOut takes an event from the queue. ch.mu is held.
+func (ch *EventChannel) takeOut(i int) *Event {
+	ev := ch.queue[i]
+	if i == 0 {
+		ch.queue[0] = nil
+		ch.queue = ch.queue[1:]
+	} else {
+		ch.queue = slices.Delete(ch.queue, i, i+1)
 	}
-	ev.home = home
-	ch.queue = append(ch.queue, ev)
-	signal(ch.ready)
+	ev.home.unacked++
+	ev.ch = ch
+	ch.mark()
+	return ev
 }
 
-// forget takes an ID out, with the events that nobody has taken, and waits until the others are
-// acked. It returns the new IDs of requests among those events.
-func (ch *EventChannel) forget(id *ID) (orphans []*ID) {
-	ch.mu.Lock()
+// mark makes the token say whether events wait. ch.mu is held.
+func (ch *EventChannel) mark() {
+	if len(ch.queue) > 0 {
+		signal(ch.ready)
+		return
+	}
+	select {
+	case <-ch.ready:
+	default:
+	}
+}
+
+// put queues an event, for as long as the ID lives.
+func (id *ID) put(ev *Event) {
+	ev.home, ev.Status = id, status(ev)
+	ch := id.lockChannel()
+	if ch == nil {
+		return
+	}
+	defer ch.mu.Unlock()
+	ch.queue = append(ch.queue, ev)
+	signal(ch.ready)
+	if ev.Type == EventConnectRequest {
+		signal(id.asks)
+	}
+}
+
+// lockChannel locks the channel that has the ID; nil if none has it any more.
+func (id *ID) lockChannel() *EventChannel {
+	for {
+		ch := id.channel.Load()
+		ch.mu.Lock()
+		if _, here := ch.ids[id]; here {
+			return ch
+		}
+		ch.mu.Unlock()
+		if id.channel.Load() == ch {
+			return nil
+		}
+	}
+}
+
+// forget takes the ID from its channel, with the events that nobody has taken, and waits until the
+// others are acked. It returns the new IDs of requests among those events.
+func (id *ID) forget() (orphans []*ID) {
+	ch := id.lockChannel()
+	if ch == nil {
+		return nil
+	}
 	defer ch.mu.Unlock()
 	delete(ch.ids, id)
 	kept := ch.queue[:0]
@@ -186,6 +240,7 @@ func (ch *EventChannel) forget(id *ID) (orphans []*ID) {
 	}
 	clear(ch.queue[len(kept):])
 	ch.queue = kept
+	ch.mark()
 	for id.unacked > 0 {
 		ch.acked.Wait()
 	}

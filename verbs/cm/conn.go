@@ -27,7 +27,16 @@ type Params struct {
 	Local              netip.Addr   // Dial: own address; zero: one of the peer's family
 	PathMTU            int          // Dial: bytes; 0: the port's largest
 	TrafficClass       uint8        // Dial
-	PortSpace          rcm.PortSpace
+	// AckTimeout is the code n of the QP's ACK timeout, 4.096 µs × 2ⁿ, 1 to 31, for Dial and
+	// Connect that of the peer's QP too (0: from what both ends and the path say they need).
+	AckTimeout uint8
+	PortSpace  rcm.PortSpace
+
+	// Of an ID without a QP, whose owner connects one by ID.QPAttr: its number, its type (0: RC)
+	// and whether it has an SRQ.
+	QPN  verbs.QPN
+	Type verbs.QPType
+	SRQ  bool
 }
 
 func (p *Params) fill() Params {
@@ -61,12 +70,25 @@ func (p *Params) fill() Params {
 	if out.PortSpace == 0 {
 		out.PortSpace = rcm.PortSpaceTCP
 	}
+	if out.Type == 0 {
+		out.Type = verbs.RC
+	}
 	return out
 }
 
-func (p *Params) half(qp *verbs.QP, psn verbs.PSN, srq bool) rcm.Param {
+// about notes what the QP says of itself; nil: what the caller has said.
+func (p *Params) about(qp *verbs.QP) {
+	if qp == nil {
+		return
+	}
+	_, init := qp.Query()
+	p.QPN, p.Type, p.SRQ = qp.Num(), qp.Type(), init.SRQ != nil
+}
+
+// half is this end's part of the exchange.
+func (p *Params) half(psn verbs.PSN) rcm.Param {
 	return rcm.Param{
-		QPN: qp.Num(), PSN: psn, SRQ: srq, RetryCount: p.RetryCount, RNRRetry: p.RNRRetry,
+		QPN: p.QPN, PSN: psn, SRQ: p.SRQ, RetryCount: p.RetryCount, RNRRetry: p.RNRRetry,
 		ResponderResources: uint8(p.ResponderResources), InitiatorDepth: uint8(p.InitiatorDepth),
 	}
 }
@@ -171,7 +193,7 @@ func (c *Conn) take(ev *rcm.Event) {
 	case rcm.EventUnreachable, rcm.EventConnectError:
 		c.end(ErrUnreachable)
 	case rcm.EventRejected:
-		c.end(&RejectError{Reason: ev.Reason, Status: ev.Status, Private: ev.Private})
+		c.end(rejection(ev))
 	}
 	select {
 	case c.events <- *ev:
@@ -227,39 +249,62 @@ func Prepare(qp *verbs.QP, access verbs.Access) error {
 		return nil
 	}
 	a := verbs.QPAttr{State: verbs.StateInit, Port: 1, AccessFlags: access}
-	return qp.Modify(&a, verbs.AttrState|verbs.AttrPKeyIndex|verbs.AttrPort|verbs.AttrAccessFlags)
+	return qp.Modify(&a, initMask)
 }
 
+const initMask = verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrAccessFlags
+
 // receive takes the QP to RTR with what the exchange has settled.
-func (c *Conn) receive(p rcm.QPParam, rq verbs.PSN) error {
-	i, err := c.m.gidIndex(p.Addr.Local)
-	if err != nil {
+func (c *Conn) receive(p rcm.QPParam, rq verbs.PSN) (err error) {
+	if c.attr, err = c.m.qpAttr(&p, &c.params, rq); err != nil {
 		return err
 	}
-	c.attr = verbs.QPAttr{
-		State: verbs.StateRTR, PathMTU: 128 << p.MTU, DestQPN: p.DestQPN, RQPSN: rq, SQPSN: p.SQPSN,
-		AH: verbs.AHAttr{DGID: p.Addr.Remote, SGIDIndex: i, TrafficClass: p.TClass,
-			FlowLabel: p.FlowLabel, HopLimit: p.HopLimit},
-		MaxDestRdAtomic: min(p.MaxDestRdAtomic, 128), MaxQPRdAtomic: min(p.MaxRdAtomic, 128),
-		MinRNRTimer: c.params.MinRNRTimer, Timeout: p.Timeout, RetryCnt: p.RetryCount,
-		RNRRetry: p.RNRRetry, AccessFlags: c.params.Access,
-	}
-	mask := verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN |
-		verbs.AttrAccessFlags
-	if c.qp.Type() == verbs.RC {
-		mask |= verbs.AttrMaxDestRdAtomic | verbs.AttrMinRNRTimer
-	}
-	return c.qp.Modify(&c.attr, mask)
+	c.attr.State = verbs.StateRTR
+	return c.qp.Modify(&c.attr, rtrMask(c.qp.Type()))
 }
 
 // send takes the QP from RTR to RTS.
 func (c *Conn) send() error {
+	c.attr.State = verbs.StateRTS
+	return c.qp.Modify(&c.attr, rtsMask(c.qp.Type()))
+}
+
+// qpAttr is what the exchange has settled, for RTR and RTS.
+func (m *Manager) qpAttr(p *rcm.QPParam, own *Params, rq verbs.PSN) (verbs.QPAttr, error) {
+	i, err := m.gidIndex(p.Addr.Local)
+	if err != nil {
+		return verbs.QPAttr{}, err
+	}
+	a := verbs.QPAttr{
+		Port: 1, PathMTU: 128 << p.MTU, DestQPN: p.DestQPN, RQPSN: rq, SQPSN: p.SQPSN,
+		AH: verbs.AHAttr{DGID: p.Addr.Remote, SGIDIndex: i, TrafficClass: p.TClass,
+			FlowLabel: p.FlowLabel, HopLimit: p.HopLimit},
+		MaxDestRdAtomic: min(p.MaxDestRdAtomic, 128), MaxQPRdAtomic: min(p.MaxRdAtomic, 128),
+		MinRNRTimer: own.MinRNRTimer, Timeout: p.Timeout, RetryCnt: p.RetryCount,
+		RNRRetry: p.RNRRetry, AccessFlags: own.Access,
+	}
+	if own.AckTimeout != 0 {
+		a.Timeout = own.AckTimeout
+	}
+	return a, nil
+}
+
+// rtrMask is what RTR takes of a qpAttr, rtsMask what RTS does.
+func rtrMask(t verbs.QPType) verbs.AttrMask {
+	mask := verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN |
+		verbs.AttrAccessFlags
+	if t == verbs.RC {
+		mask |= verbs.AttrMaxDestRdAtomic | verbs.AttrMinRNRTimer
+	}
+	return mask
+}
+
+func rtsMask(t verbs.QPType) verbs.AttrMask {
 	mask := verbs.AttrState | verbs.AttrSQPSN
-	if c.qp.Type() == verbs.RC {
+	if t == verbs.RC {
 		mask |= verbs.AttrTimeout | verbs.AttrRetryCnt | verbs.AttrRNRRetry | verbs.AttrMaxQPRdAtomic
 	}
-	c.attr.State = verbs.StateRTS
-	return c.qp.Modify(&c.attr, mask)
+	return mask
 }
 
 // connect takes the QP to RTS.

@@ -51,18 +51,18 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 // sendREQ asks for the connection.
 func (m *Manager) sendREQ(addr netip.AddrPort, qp *verbs.QP, p Params, local wire.GID,
 	psn verbs.PSN) (*Conn, error) {
-	_, init := qp.Query()
+	p.about(qp)
 	cp := rcm.ConnectParam{
-		Param: p.half(qp, psn, init.SRQ != nil), Service: rcm.Service(p.PortSpace, addr.Port()),
+		Param: p.half(psn), AckTimeout: p.AckTimeout, Service: rcm.Service(p.PortSpace, addr.Port()),
 		Addr: rcm.Addr{Local: local, Remote: addr.Addr().As16()}, MTU: mtuCode(m.pmtu(p.PathMTU, local)),
 		TClass: p.TrafficClass, Private: p.Private, Transport: rcm.TransportRC,
 	}
-	if qp.Type() == verbs.UC {
+	if p.Type == verbs.UC {
 		cp.Transport = rcm.TransportUC
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.over() {
 		return nil, ErrClosed
 	}
 	id, err := m.machine.Connect(m.now(), cp)
@@ -157,7 +157,7 @@ func (m *Manager) resolveService(ctx context.Context, addr netip.AddrPort, pd *v
 func (m *Manager) sidr(ctx context.Context, addr netip.AddrPort, p Params,
 	local wire.GID) (rcm.Event, error) {
 	m.mu.Lock()
-	if m.closed {
+	if m.over() {
 		m.mu.Unlock()
 		return rcm.Event{}, ErrClosed
 	}

@@ -17,7 +17,7 @@ const (
 type peer struct {
 	ah      *verbs.AH
 	waiting []rcm.MAD
-	failed  bool
+	users   int // IDs that want to hear when the way is another one
 }
 
 // completion takes one completion of QP1: a MAD that came in, or a send slot that is free again.
@@ -107,17 +107,34 @@ func (m *Manager) resolve(r route, mad *rcm.MAD) {
 			m.discard(ah, err)
 			return
 		}
-		if err != nil {
-			p.failed = true
+		switch {
+		case err == nil:
+			m.fileRoute(r, ah)
+		case p.ah == nil && m.routes[r] == p:
 			delete(m.routes, r)
-			return
 		}
-		p.ah = ah
-		for i := range p.waiting {
-			m.send(ah, &p.waiting[i])
-		}
-		p.waiting = nil
 	}()
+}
+
+// fileRoute keeps the way to a peer, unless it is there already or there is no room, and sends what
+// has waited for it.
+func (m *Manager) fileRoute(r route, ah *verbs.AH) {
+	p := m.routes[r]
+	if p == nil {
+		if m.evict(); len(m.routes) < maxRoutes {
+			p = &peer{}
+			m.routes[r] = p
+		}
+	}
+	if p == nil || p.ah != nil {
+		_ = ah.Destroy() // the device is closed: gone with it
+		return
+	}
+	p.ah = ah
+	for i := range p.waiting {
+		m.send(ah, &p.waiting[i])
+	}
+	p.waiting = nil
 }
 
 // discard ends what was found too late, and with the last of it the domain it is in. The errors are
@@ -139,13 +156,13 @@ func (m *Manager) createAH(r route) (*verbs.AH, error) {
 	return m.pd.CreateAH(&verbs.AHAttr{DGID: r.remote, SGIDIndex: i})
 }
 
-// evict makes room for a route: one that is known and that nothing waits for.
+// evict makes room for a route: one goes that is known and that nobody holds.
 func (m *Manager) evict() {
 	if len(m.routes) < maxRoutes {
 		return
 	}
 	for r, p := range m.routes {
-		if p.ah != nil {
+		if p.ah != nil && p.users == 0 {
 			_ = p.ah.Destroy()
 			delete(m.routes, r)
 			return

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
@@ -17,17 +19,21 @@ import (
 // event.
 type ID struct {
 	m       *Manager
-	channel *EventChannel
+	channel atomic.Pointer[EventChannel]
 	space   rcm.PortSpace
-	unacked int // channel.mu
+	unacked int           // channel.mu
+	asks    chan struct{} // holds a token when requests may wait, for GetRequest
+	gone    chan struct{} // closed by Destroy, and by the device's end
 
 	// Context is the application's own.
 	Context any
 
 	// The manager's lock is held for all of these.
 	state    idState
+	options  options
 	local    netip.Addr // bound, or found by ResolveAddr; not valid: any
 	port     uint16
+	place    *place // what of it is nobody else's
 	remote   netip.AddrPort
 	id       rcm.ID       // of the machine
 	listen   rcm.ListenID // of the machine
@@ -39,6 +45,9 @@ type ID struct {
 	psn      verbs.PSN
 	groups   map[netip.Addr]*verbs.AH // nil: about to join
 	deadline context.CancelFunc       // of what is being resolved
+	way      *peer                    // to the peer, once resolved
+	homeless bool                     // told that the own address has gone
+	toldWay  verbs.Change             // what an EventAddrChange has told of last
 }
 
 type idState uint8
@@ -52,14 +61,15 @@ const (
 	idRouteResolved
 	idRequested // by a peer, not answered
 	idConnecting
+	idAnswered // by the peer; no QP, so Establish or Reject follows
 	idConnected
 	idEnded
 	idDestroyed
 )
 
 var idStates = [...]string{"idle", "bound", "listening", "resolving its address",
-	"with its address resolved",
-	"with its route resolved", "requested", "connecting", "connected", "ended", "destroyed"}
+	"with its address resolved", "with its route resolved", "requested", "connecting", "answered",
+	"connected", "ended", "destroyed"}
 
 // String names the state.
 func (s idState) String() string { return idStates[s] }
@@ -75,11 +85,19 @@ func (ch *EventChannel) CreateID(space rcm.PortSpace, context any) (*ID, error) 
 	if space != rcm.PortSpaceTCP && space != rcm.PortSpaceUDP {
 		return nil, fmt.Errorf("create id: port space %v: %w", space, verbs.ErrInvalid)
 	}
+	ch.m.mu.Lock()
+	defer ch.m.mu.Unlock()
+	if ch.m.over() {
+		return nil, ErrClosed
+	}
 	return ch.newID(space, context)
 }
 
+// newID files an ID. The manager's lock is held.
 func (ch *EventChannel) newID(space rcm.PortSpace, context any) (*ID, error) {
-	id := &ID{m: ch.m, channel: ch, space: space, Context: context, groups: map[netip.Addr]*verbs.AH{}}
+	id := &ID{m: ch.m, space: space, Context: context, groups: map[netip.Addr]*verbs.AH{},
+		asks: make(chan struct{}, 1), gone: make(chan struct{})}
+	id.channel.Store(ch)
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	select {
@@ -88,8 +106,12 @@ func (ch *EventChannel) newID(space rcm.PortSpace, context any) (*ID, error) {
 	default:
 	}
 	ch.ids[id] = struct{}{}
+	ch.m.ids[id] = struct{}{}
 	return id, nil
 }
+
+// Channel is where the ID's events arrive.
+func (id *ID) Channel() *EventChannel { return id.channel.Load() }
 
 // QP is the ID's queue pair, nil without.
 func (id *ID) QP() *verbs.QP {
@@ -99,23 +121,24 @@ func (id *ID) QP() *verbs.QP {
 }
 
 // LocalAddr is the own address and port; the address is not valid while any will do
-// (rdma_get_local_addr).
+// (rdma_get_local_addr, rdma_get_src_port).
 func (id *ID) LocalAddr() netip.AddrPort {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
 	return netip.AddrPortFrom(id.local, id.port)
 }
 
-// RemoteAddr is the peer's address and port (rdma_get_peer_addr).
+// RemoteAddr is the peer's address and port (rdma_get_peer_addr, rdma_get_dst_port).
 func (id *ID) RemoteAddr() netip.AddrPort {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
 	return id.remote
 }
 
-// Bind chooses the own address and port (rdma_bind_addr). An address that is unspecified or not
-// valid: any; port 0: one that is free, when Listen is called. Errors: ErrNoAddress,
-// verbs.ErrInvalid.
+// Bind chooses the own address and port (rdma_bind_addr). Port 0: one that nobody has, which
+// LocalAddr tells. An address that is not valid or [::]: any, of which OptionAFOnly leaves the IPv6
+// ones; 0.0.0.0: any IPv4 address, unless OptionAFOnly was set to 0. A port is one ID's, but see
+// OptionReuseAddr. Errors: rcm.ErrInUse, ErrNoAddress, verbs.ErrInvalid.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	id.m.mu.Lock()
 	defer id.m.mu.Unlock()
@@ -123,20 +146,34 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 		return id.errState("bind")
 	}
 	local := addr.Addr().Unmap()
-	if !local.IsValid() || local.IsUnspecified() {
-		local = netip.Addr{}
-	} else if _, err := id.m.gidIndex(local.As16()); err != nil {
+	if local.IsValid() && !local.IsUnspecified() {
+		if _, err := id.m.gidIndex(local.As16()); err != nil {
+			return fmt.Errorf("bind to %v: %w", addr, err)
+		}
+	}
+	if err := id.bind(local, addr.Port()); err != nil {
 		return fmt.Errorf("bind to %v: %w", addr, err)
 	}
-	id.local, id.port, id.state = local, addr.Port(), idBound
 	return nil
 }
 
-// firstFreePort is where the search for a free port begins.
-const firstFreePort = 49152
+// bind takes a port. m.mu is held.
+func (id *ID) bind(local netip.Addr, port uint16) error {
+	p := &place{space: id.space, port: port, local: local, reuse: id.options.reuse,
+		family: id.options.family(local)}
+	if local.IsUnspecified() {
+		p.local = netip.Addr{}
+	}
+	if err := id.m.ports.take(p, uint16(secret())); err != nil {
+		return err
+	}
+	id.place, id.local, id.port, id.state = p, p.local, p.port, idBound
+	return nil
+}
 
 // Listen takes requests, of which up to backlog may wait for an answer (rdma_listen; 0: 128). Each
-// is an EventConnectRequest with an ID of its own. Errors: rcm.ErrInUse, verbs.ErrInvalid,
+// is an EventConnectRequest with an ID of its own; GetRequest waits for one. An ID that is not bound
+// listens on any address and a port that nobody has. Errors: rcm.ErrInUse, verbs.ErrInvalid,
 // ErrClosed.
 func (id *ID) Listen(backlog int) error {
 	m := id.m
@@ -145,34 +182,35 @@ func (id *ID) Listen(backlog int) error {
 	if id.state != idBound && id.state != idIdle {
 		return id.errState("listen")
 	}
-	if m.closed {
+	if m.over() {
 		return ErrClosed
 	}
 	if backlog <= 0 {
 		backlog = 128
 	}
-	p := rcm.ListenParam{Backlog: backlog}
-	if id.local.IsValid() {
-		p.Local = id.local.As16()
-	}
-	first, last := id.port, id.port
-	if id.port == 0 {
-		first, last = firstFreePort, 0xffff
-	}
-	for port := uint32(first); port <= uint32(last); port++ {
-		p.Service = rcm.Service(id.space, uint16(port))
-		l, err := m.machine.Listen(p)
-		if errors.Is(err, rcm.ErrInUse) && port < uint32(last) {
-			continue
+	if id.state == idIdle {
+		if err := id.bind(netip.Addr{}, 0); err != nil {
+			return fmt.Errorf("listen: %w", err)
 		}
-		if err != nil {
-			return fmt.Errorf("listen on port %d: %w", port, err)
-		}
-		id.listen, id.port, id.state = l, uint16(port), idListening
-		m.listeners[l] = id
-		return nil
 	}
-	return nil // not reached: the last port returns
+	reuse := id.place.reuse
+	id.place.reuse = false // a listener shares with nobody
+	l, err := rcm.ListenID(0), rcm.ErrInUse
+	if !m.ports.taken(id.place) {
+		p := rcm.ListenParam{Service: rcm.Service(id.space, id.port), Backlog: backlog,
+			Family: id.place.family}
+		if id.local.IsValid() {
+			p.Local = id.local.As16()
+		}
+		l, err = m.machine.Listen(p)
+	}
+	if err != nil {
+		id.place.reuse = reuse
+		return fmt.Errorf("listen on port %d: %w", id.port, err)
+	}
+	id.listen, id.state = l, idListening
+	m.listeners[l] = id
+	return nil
 }
 
 // ResolveAddr finds the own address, if Bind has not chosen one, and the peer's link address
@@ -186,6 +224,10 @@ func (id *ID) ResolveAddr(dst netip.AddrPort, timeout time.Duration) error {
 		return id.errState("resolve address")
 	}
 	local, err := m.localFor(dst.Addr(), id.local)
+	if err == nil && id.place != nil && id.place.version() != 0 &&
+		local.IsIPv4() != (id.place.version() == rcm.IPv4) {
+		err = ErrNoAddress
+	}
 	if err != nil {
 		return fmt.Errorf("resolve %v: %w", dst, err)
 	}
@@ -193,12 +235,20 @@ func (id *ID) ResolveAddr(dst netip.AddrPort, timeout time.Duration) error {
 	id.state, id.remote = idAddrResolving, dst
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	id.deadline = cancel
+	r := route{local, dst.Addr().As16()}
 	found := make(chan error, 1)
+	m.resolving++
 	go func() {
-		ah, err := m.createAH(route{local, dst.Addr().As16()})
-		if err == nil {
-			err = ah.Destroy()
+		ah, err := m.createAH(r)
+		m.mu.Lock()
+		m.resolving--
+		switch {
+		case m.ended:
+			m.discard(ah, err)
+		case err == nil:
+			m.fileRoute(r, ah)
 		}
+		m.mu.Unlock()
 		found <- err
 	}()
 	go func() {
@@ -211,18 +261,25 @@ func (id *ID) ResolveAddr(dst netip.AddrPort, timeout time.Duration) error {
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if id.state != idAddrResolving {
-			return
+		if id.state == idAddrResolving {
+			id.addrFound(r, before, err)
 		}
-		ev := &Event{Type: EventAddrResolved, ID: id}
-		if err == nil {
-			id.state, id.local = idAddrResolved, addrOf(local)
-		} else {
-			id.state, ev.Type, ev.Err = before, EventAddrError, err
-		}
-		id.channel.put(id, ev)
 	}()
 	return nil
+}
+
+// addrFound is the end of ResolveAddr. m.mu is held.
+func (id *ID) addrFound(r route, before idState, err error) {
+	ev := &Event{Type: EventAddrResolved, ID: id}
+	if err == nil {
+		id.state, id.local = idAddrResolved, addrOf(r.local)
+		if id.way = id.m.routes[r]; id.way != nil {
+			id.way.users++
+		}
+	} else {
+		id.state, ev.Type, ev.Err = before, EventAddrError, err
+	}
+	id.put(ev)
 }
 
 // ResolveRoute settles the path to the peer (rdma_resolve_route): EventRouteResolved. Over Ethernet
@@ -234,67 +291,7 @@ func (id *ID) ResolveRoute(time.Duration) error {
 		return id.errState("resolve route")
 	}
 	id.state = idRouteResolved
-	id.channel.put(id, &Event{Type: EventRouteResolved, ID: id})
-	return nil
-}
-
-// CreateQP makes a QP for the ID, ready for receives (rdma_create_qp): of type RC unless init says
-// UC, or UD in PortSpaceUDP. Destroy ends it.
-func (id *ID) CreateQP(pd *verbs.PD, init *verbs.QPInitAttr) (*verbs.QP, error) {
-	if (init.Type == verbs.UD) != (id.space == rcm.PortSpaceUDP) || init.Type == verbs.GSI {
-		return nil, fmt.Errorf("create QP: type %v in port space %v: %w", init.Type, id.space,
-			verbs.ErrInvalid)
-	}
-	qp, err := id.m.ctx.CreateQP(pd, init)
-	if err == nil {
-		if err = id.SetQP(qp); err != nil {
-			err = errors.Join(err, qp.Destroy())
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	id.m.mu.Lock()
-	id.ownQP = true
-	id.m.mu.Unlock()
-	return qp, nil
-}
-
-// SetQP gives the ID a QP that stays the caller's to destroy. It is brought to INIT, or for UD to
-// RTS, if it is in RESET.
-func (id *ID) SetQP(qp *verbs.QP) error {
-	var err error
-	if qp.Type() == verbs.UD {
-		err = prepareUD(qp)
-	} else {
-		err = Prepare(qp, (*Params)(nil).fill().Access)
-	}
-	if err != nil {
-		return err
-	}
-	id.m.mu.Lock()
-	defer id.m.mu.Unlock()
-	if id.qp != nil || id.state >= idConnecting {
-		return id.errState("set QP")
-	}
-	id.qp = qp
-	return nil
-}
-
-// prepareUD brings a datagram QP to RTS, with the Q_Key of RDMA-CM.
-func prepareUD(qp *verbs.QP) error {
-	if qp.State() != verbs.StateReset {
-		return nil
-	}
-	a := verbs.QPAttr{State: verbs.StateInit, Port: 1, QKey: rcm.UDQKey}
-	masks := []verbs.AttrMask{verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrQKey, 0,
-		verbs.AttrSQPSN}
-	for _, mask := range masks {
-		if err := qp.Modify(&a, mask|verbs.AttrState); err != nil {
-			return err
-		}
-		a.State++
-	}
+	id.put(&Event{Type: EventRouteResolved, ID: id})
 	return nil
 }
 
@@ -308,15 +305,9 @@ func (id *ID) Destroy() error {
 		m.mu.Unlock()
 		return nil
 	}
-	was := id.state
+	id.release()
 	id.state = idDestroyed
-	if id.deadline != nil {
-		id.deadline()
-	}
-	if was == idListening {
-		_ = m.machine.Unlisten(id.listen)
-		delete(m.listeners, id.listen)
-	}
+	delete(m.ids, id)
 	if id.id != 0 {
 		m.machine.Destroy(m.now(), id.id)
 		delete(m.conns, id.id)
@@ -329,7 +320,7 @@ func (id *ID) Destroy() error {
 	id.groups = nil
 	m.mu.Unlock()
 	m.kick()
-	for _, orphan := range id.channel.forget(id) {
+	for _, orphan := range id.forget() {
 		_ = orphan.Destroy() // rejects the request
 	}
 	var errs []error
@@ -342,11 +333,60 @@ func (id *ID) Destroy() error {
 	return errors.Join(errs...)
 }
 
+// release gives back what an ID that is through holds of its manager. m.mu is held.
+func (id *ID) release() {
+	if id.deadline != nil {
+		id.deadline()
+	}
+	if id.state == idListening {
+		_ = id.m.machine.Unlisten(id.listen) // the device is gone: not there
+		delete(id.m.listeners, id.listen)
+	}
+	if id.place != nil {
+		id.m.ports.remove(id.place)
+		id.place = nil
+	}
+	if id.way != nil {
+		id.way.users--
+		id.way = nil
+	}
+	select {
+	case <-id.gone:
+	default:
+		close(id.gone)
+	}
+}
+
 // shut: the manager ends, and with it the device. m.mu is held.
 func (id *ID) shut() {
+	id.release()
 	if id.conn != nil {
 		id.conn.end(ErrClosed)
 	}
 	id.state = idEnded
-	id.channel.put(id, &Event{Type: EventDeviceRemoval, ID: id, Err: ErrClosed})
+	id.put(&Event{Type: EventDeviceRemoval, ID: id, Err: ErrClosed})
+}
+
+// moved: the way to the peer is another one. Its QP and its handles tell of it, each for itself. m.mu
+// is held.
+func (id *ID) moved(x *verbs.Change) {
+	if id.state < idAddrResolved || id.state >= idEnded || id.local != addrOf(x.Src) ||
+		id.remote.Addr().Unmap() != addrOf(x.Dst) || id.toldWay == *x {
+		return
+	}
+	id.toldWay = *x
+	id.put(&Event{Type: EventAddrChange, ID: id})
+}
+
+// checkHome tells an ID whose own address has gone from the interface, once until it is back. m.mu
+// is held.
+func (id *ID) checkHome() {
+	if !id.local.IsValid() || id.state >= idEnded {
+		return
+	}
+	_, err := id.m.gidIndex(wire.GID(id.local.As16()))
+	if err != nil && !id.homeless {
+		id.put(&Event{Type: EventAddrChange, ID: id, Err: err})
+	}
+	id.homeless = err != nil
 }

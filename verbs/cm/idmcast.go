@@ -23,25 +23,25 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 	switch {
 	case id.space != rcm.PortSpaceUDP || id.qp == nil || in || !group.IsMulticast():
 		return fmt.Errorf("join %v: no group, a member already, or no UD QP: %w", group, verbs.ErrInvalid)
-	case !id.local.IsValid() || id.state == idDestroyed:
+	case !id.local.IsValid() || id.state >= idEnded:
 		return id.errState("join multicast group")
 	}
-	qp, local := id.qp, wire.GID(id.local.As16())
+	qp, local, tos := id.qp, wire.GID(id.local.As16()), id.options.tos
 	id.groups[group] = nil
 	go func() {
-		ah, err := m.joined(qp, local, group)
+		ah, err := m.joined(qp, local, group, tos)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		_, wanted := id.groups[group]
 		switch {
 		case err != nil:
 			delete(id.groups, group)
-			id.channel.put(id, &Event{Type: EventMulticastError, ID: id, Err: err})
+			id.put(&Event{Type: EventMulticastError, ID: id, Err: err})
 		case !wanted: // left, or destroyed, meanwhile
 			_, _ = qp.DetachMcast(group.As16()), ah.Destroy()
 		default:
 			id.groups[group] = ah
-			id.channel.put(id, &Event{Type: EventMulticastJoin, ID: id,
+			id.put(&Event{Type: EventMulticastJoin, ID: id,
 				Service: &Service{AH: ah, QPN: multicastQPN, QKey: rcm.UDQKey}})
 		}
 	}()
@@ -49,11 +49,12 @@ func (id *ID) JoinMulticast(group netip.Addr) error {
 }
 
 // joined attaches a QP to a group, and makes the way there.
-func (m *Manager) joined(qp *verbs.QP, local wire.GID, group netip.Addr) (*verbs.AH, error) {
+func (m *Manager) joined(qp *verbs.QP, local wire.GID, group netip.Addr,
+	tclass uint8) (*verbs.AH, error) {
 	if err := qp.AttachMcast(group.As16()); err != nil {
 		return nil, err
 	}
-	ah, err := m.ahFor(qp, local, group)
+	ah, err := m.ahFor(qp, local, group, tclass)
 	if err != nil {
 		return nil, errors.Join(err, qp.DetachMcast(group.As16()))
 	}
@@ -61,12 +62,13 @@ func (m *Manager) joined(qp *verbs.QP, local wire.GID, group netip.Addr) (*verbs
 }
 
 // ahFor makes an address handle for a QP's use.
-func (m *Manager) ahFor(qp *verbs.QP, local wire.GID, to netip.Addr) (*verbs.AH, error) {
+func (m *Manager) ahFor(qp *verbs.QP, local wire.GID, to netip.Addr,
+	tclass uint8) (*verbs.AH, error) {
 	i, err := m.gidIndex(local)
 	if err != nil {
 		return nil, err
 	}
-	return qp.PD().CreateAH(&verbs.AHAttr{DGID: to.As16(), SGIDIndex: i})
+	return qp.PD().CreateAH(&verbs.AHAttr{DGID: to.As16(), SGIDIndex: i, TrafficClass: tclass})
 }
 
 // LeaveMulticast ends a membership (rdma_leave_multicast).

@@ -22,7 +22,7 @@ type ListenConfig struct {
 type Listener struct {
 	m        *Manager
 	id       rcm.ListenID
-	port     uint16
+	place    *place
 	requests chan *Request
 	closed   chan struct{}
 	once     sync.Once
@@ -47,7 +47,7 @@ func (m *Manager) Listen(port uint16, cfg *ListenConfig) (*Listener, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.over() {
 		return nil, ErrClosed
 	}
 	id, err := m.machine.Listen(rcm.ListenParam{Service: rcm.Service(c.PortSpace, port), Local: local,
@@ -55,14 +55,18 @@ func (m *Manager) Listen(port uint16, cfg *ListenConfig) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on port %d: %w", port, err)
 	}
-	l := &Listener{m: m, id: id, port: port, requests: make(chan *Request, c.Backlog),
-		closed: make(chan struct{})}
+	l := &Listener{m: m, id: id, requests: make(chan *Request, c.Backlog), closed: make(chan struct{}),
+		place: &place{space: c.PortSpace, port: port, local: addrOf(local)}}
+	if local == (wire.GID{}) {
+		l.place.local = netip.Addr{}
+	}
+	m.ports.add(l.place)
 	m.listeners[id] = l
 	return l, nil
 }
 
 // Port is what the listener was asked for.
-func (l *Listener) Port() uint16 { return l.port }
+func (l *Listener) Port() uint16 { return l.place.port }
 
 // Accept waits for the next request. Errors: ErrClosed, ctx's.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
@@ -94,7 +98,13 @@ func (l *Listener) Close() error {
 	}
 }
 
-func (l *Listener) shut() { l.once.Do(func() { close(l.closed) }) }
+// shut ends what waits in Accept. m.mu is held.
+func (l *Listener) shut() {
+	l.once.Do(func() {
+		l.m.ports.remove(l.place)
+		close(l.closed)
+	})
+}
 
 // request takes a REQ or SIDR_REQ. m.mu is held.
 func (l *Listener) request(ev *rcm.Event) {
@@ -172,9 +182,9 @@ func (r *Request) accept(ctx context.Context, qp *verbs.QP, p Params) (*Conn, er
 		_ = r.RejectFor(rcm.ReasonNoResources, nil)
 		return nil, err
 	}
-	_, init := qp.Query()
+	p.about(qp)
 	m.mu.Lock()
-	err := m.machine.Accept(m.now(), r.id, p.half(qp, psn, init.SRQ != nil), p.Private)
+	err := m.machine.Accept(m.now(), r.id, p.half(psn), p.Private)
 	if err == nil {
 		m.conns[r.id] = c
 	}
@@ -203,8 +213,7 @@ func (r *Request) prepare(c *Conn, psn verbs.PSN) error {
 	if err != nil {
 		return err
 	}
-	q.MaxDestRdAtomic = min(r.remote.InitiatorDepth, uint8(c.params.ResponderResources))
-	q.MaxRdAtomic = min(r.remote.ResponderResources, uint8(c.params.InitiatorDepth))
+	c.params.bound(&q, &r.remote)
 	m := r.m
 	c.qp.OnEstablished(func() { m.firstPacket(r.id) })
 	return c.receive(q, psn)

@@ -25,6 +25,7 @@ var (
 type RejectError struct {
 	Reason  rcm.Reason
 	Status  rcm.SIDRStatus // of a datagram service
+	Info    []byte         // additional information about the reason, up to 72 bytes
 	Private []byte         // what the peer sent along
 }
 
@@ -66,14 +67,21 @@ type Manager struct {
 	machine   *rcm.Machine
 	conns     map[rcm.ID]owner
 	listeners map[rcm.ListenID]listenerOwner
+	ids       map[*ID]struct{}
+	channels  uint64 // made so far
+	ports     ports
 	routes    map[route]*peer
 	free      []uint64 // send slots
 	resolving int      // routes that are being found
 	closed    bool
+	vanished  bool // the interface has gone
 	ended     bool // nothing of the device is there any more
 
-	estMu       sync.Mutex
-	established []rcm.ID // connections whose QP has got its first packet
+	// What the device tells, without waiting for anything.
+	toldMu      sync.Mutex
+	established []rcm.ID                  // connections whose QP has got its first packet
+	changes     map[verbs.Change]struct{} // around it
+	unwatch     func()
 
 	kicked chan struct{}
 	stop   chan struct{}
@@ -103,6 +111,7 @@ func New(ctx *verbs.Context, cfg *Config) (*Manager, error) {
 	m := &Manager{
 		ctx: ctx, base: time.Now(), keep: cfg.Keepalive,
 		conns: map[rcm.ID]owner{}, listeners: map[rcm.ListenID]listenerOwner{}, routes: map[route]*peer{},
+		ids: map[*ID]struct{}{}, ports: ports{}, changes: map[verbs.Change]struct{}{},
 		kicked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	mc := cfg.Machine
@@ -117,6 +126,7 @@ func New(ctx *verbs.Context, cfg *Config) (*Manager, error) {
 		m.destroy()
 		return nil, fmt.Errorf("open connection manager: %w", err)
 	}
+	m.unwatch = ctx.OnChange(m.changed)
 	go m.run()
 	return m, nil
 }
@@ -181,6 +191,7 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.closed = true
+	m.unwatch()
 	m.shutAll()
 	m.pump()
 	m.mu.Unlock()
@@ -195,17 +206,30 @@ func (m *Manager) Close() error {
 	return nil
 }
 
+// over reports whether nothing new can begin. m.mu is held.
+func (m *Manager) over() bool { return m.closed || m.vanished }
+
 // shutAll ends what there is. m.mu is held.
 func (m *Manager) shutAll() {
+	if m.vanished {
+		return // done
+	}
 	for id, c := range m.conns {
 		m.machine.Destroy(m.now(), id)
 		delete(m.conns, id)
-		c.shut()
+		if _, is := c.(*ID); !is {
+			c.shut()
+		}
 	}
 	for id, l := range m.listeners {
-		_ = m.machine.Unlisten(id)
-		delete(m.listeners, id)
-		l.shut()
+		if _, is := l.(*ID); !is {
+			_ = m.machine.Unlisten(id)
+			delete(m.listeners, id)
+			l.shut()
+		}
+	}
+	for id := range m.ids {
+		id.shut()
 	}
 }
 
@@ -297,7 +321,7 @@ func (m *Manager) work() time.Duration {
 			m.completion(&wc[i])
 		}
 		if errors.Is(err, verbs.ErrClosed) {
-			m.shutAll()
+			m.vanish()
 		}
 		if n == 0 || err != nil {
 			break
@@ -305,32 +329,13 @@ func (m *Manager) work() time.Duration {
 	}
 	m.machine.Expire(m.now())
 	m.confirm()
+	m.follow()
 	m.pump()
 	wait := time.Hour
 	if d := m.machine.Deadline(); d != rcm.Never {
 		wait = min(wait, max(0, time.Duration(d-m.now())))
 	}
 	return wait
-}
-
-// firstPacket is called when the first packet has come to a QP whose RTU has not: it counts as one.
-// The QP's shard is held.
-func (m *Manager) firstPacket(id rcm.ID) {
-	m.estMu.Lock()
-	m.established = append(m.established, id)
-	m.estMu.Unlock()
-	m.kick()
-}
-
-// confirm tells the machine of first packets.
-func (m *Manager) confirm() {
-	m.estMu.Lock()
-	ids := m.established
-	m.established = nil
-	m.estMu.Unlock()
-	for _, id := range ids {
-		_ = m.machine.CommEst(m.now(), id) // gone, or established meanwhile: nothing to tell
-	}
 }
 
 // pump hands out what the machine has to say: MADs to the wire, events to their owners.
