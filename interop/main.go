@@ -107,13 +107,12 @@ func (f *flags) run(ctx context.Context) (err error) {
 		return errors.New("a guest needs root")
 	}
 	start := time.Now()
-	img, err := qemu.Build(ctx, func(format string, args ...any) {
-		fmt.Fprintf(os.Stderr, format+"\n", args...)
-	})
+	log := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	img, err := qemu.Build(ctx, log)
 	if err != nil {
 		return err
 	}
-	g, err := qemu.Start(ctx, img, qemu.Config{Nice: priority})
+	g, err := qemu.Start(ctx, img, qemu.Config{Nice: priority, Log: log})
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,14 @@ import (
 // ErrGone says that the guest is not running any more.
 var ErrGone = errors.New("the guest is gone")
 
+// errStillborn says that the emulator ended before anything in the guest had answered.
+var errStillborn = errors.New(Emulator + " ended")
+
+// births is how often a guest is started whose kernel does not live to answer. Seen once in some
+// dozens of starts, on a busy machine: a panic, "fatal exception in interrupt", two seconds after the
+// start, before any program of ours runs in it. It is the emulated machine's, and no test has begun.
+const births = 3
+
 // Emulator is the program that runs guests.
 const Emulator = "qemu-system-x86_64"
 
@@ -38,6 +46,8 @@ type Config struct {
 	Nice int
 	// BootTimeout is how long the guest may take until it answers; 0 means 60 seconds.
 	BootTimeout time.Duration
+	// Log, if not nil, is told of a start that failed and is tried again.
+	Log func(format string, args ...any)
 }
 
 // The names and addresses of both ends.
@@ -105,6 +115,18 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	if err := removeStale(); err != nil {
 		return nil, err
 	}
+	for n := 1; ; n++ {
+		g, err := start(ctx, img, cfg)
+		if n == births || !errors.Is(err, errStillborn) {
+			return g, err
+		}
+		if cfg.Log != nil {
+			cfg.Log("%v; starting it again", err)
+		}
+	}
+}
+
+func start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	g := &Guest{Image: img, exited: make(chan struct{}), jobs: make(map[uint32]*Cmd),
 		hello: make(chan channel.Greeting, 1)}
 	ctx, cancel := context.WithTimeout(ctx, cfg.BootTimeout)
@@ -233,7 +255,7 @@ func (g *Guest) launch(ctx context.Context, cfg *Config, port, tap *os.File) err
 		}
 		return g.preferNetwork(cfg.Nice)
 	case <-g.exited:
-		return fmt.Errorf("%s ended: %s", Emulator, g.Console(10))
+		return fmt.Errorf("%w; its console ends with: %s", errStillborn, g.Console(60))
 	case <-ctx.Done():
 		return fmt.Errorf("no answer: %w; its console ends with: %s", ctx.Err(), g.Console(10))
 	}

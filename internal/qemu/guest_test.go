@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,5 +190,41 @@ func device(ctx context.Context, t *testing.T, g *Guest) {
 				t.Errorf("link MTU %d: ibv_devinfo does not say %q:\n%s", c.mtu, want, text)
 			}
 		}
+	}
+}
+
+// TestStillborn: a guest that ends before it answers is started again, a few times.
+func TestStillborn(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("makes a tap, which needs root")
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skip("makes a tap, which needs /dev/net/tun")
+	}
+	dir := t.TempDir()
+	starts := filepath.Join(dir, "starts")
+	program := "#!/bin/sh\necho x >>" + starts + "\necho 'Kernel panic' >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(dir, Emulator), []byte(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	logged := 0
+	_, err := Start(t.Context(), new(Image), Config{Log: func(format string, args ...any) {
+		logged++
+		if line := fmt.Sprintf(format, args...); !strings.Contains(line, "Kernel panic") {
+			t.Errorf("logged without the console: %s", line)
+		}
+	}})
+	if !errors.Is(err, errStillborn) || !strings.Contains(err.Error(), "Kernel panic") {
+		t.Errorf("Start: %v", err)
+	}
+	if logged != births-1 {
+		t.Errorf("%d failed starts are logged, want %d", logged, births-1)
+	}
+	if b, err := os.ReadFile(starts); err != nil || bytes.Count(b, []byte("x")) != births {
+		t.Errorf("started %d times, want %d (%v)", bytes.Count(b, []byte("x")), births, err)
+	}
+	if names, err := lab.List(); err != nil || slices.Contains(names, fmt.Sprint(labPrefix, os.Getpid())) {
+		t.Errorf("its namespaces are left: %v %v", names, err)
 	}
 }

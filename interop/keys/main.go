@@ -111,7 +111,7 @@ func onLinux(ctx context.Context, img *qemu.Image) (out []keyrules.Outcome, err 
 	if err != nil {
 		return nil, err
 	}
-	g, err := qemu.Start(ctx, img, qemu.Config{BootTimeout: bootTime})
+	g, err := qemu.Start(ctx, img, qemu.Config{BootTimeout: bootTime, Log: say})
 	if err != nil {
 		return nil, err
 	}
