@@ -214,6 +214,7 @@ func (q *QP) progressed(was PSN) {
 	if !mutant.CompRetriesKept {
 		r.retries, r.rnrRetries, r.rewound = q.attr.RetryCnt, q.attr.RNRRetry, false
 	}
+	q.shard.heardAt = q.shard.now
 	r.clocked(r.una, q.shard.now)
 	r.grow(uint32(n), q.dev.cfg.Window)
 	r.aged -= min(r.aged, uint32(n))

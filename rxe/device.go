@@ -32,7 +32,7 @@ type Config struct {
 	Window    uint32        // packets in flight per QP at most, 1..2^22, default 128
 	MinWindow uint32        // of these a QP may always have, whatever is lost: 1..Window, default 2
 	NoProbe   bool          // plain go-back-N: only NAKs and the ACK timeout make a QP send again
-	Budget    uint32        // packets in flight of all RC QPs of a shard together, default 2 × Window
+	Budget    uint32        // chunks in flight of all RC QPs of a shard together, default 2 × Window
 	VLAN      uint16        // tag of the port's datagrams, 0 = none; connections bring their own
 	AckEvery  uint32        // AckReq at least every so many packets, default 64
 	Credits   bool          // responders advertise receive credits (IBTA 9.7.7.2) instead of "not given"

@@ -92,7 +92,7 @@ func (q *QP) Inspect() QPInspection {
 	i := QPInspection{
 		QPN: q.qpn, Type: q.typ, State: q.state, Shard: q.shard.ID, PD: q.pd, Attr: q.Query(),
 		Counters: q.Stats, Requester: q.inspectRequester(), Responder: q.inspectResponder(),
-		Ready: q.nextReady != nil && !q.waits, Parked: q.waits, Timer: q.timer.at, Now: q.shard.now,
+		Ready: q.shard.ready.has(q), Parked: q.waits(), Timer: q.timer.at, Now: q.shard.now,
 		SendCQ: q.sendCQ.inspect(), RecvCQ: q.recvCQ.inspect(), LastErr: q.lastErr,
 	}
 	return i

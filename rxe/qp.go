@@ -38,13 +38,12 @@ var (
 // QP is a queue pair: attributes, the three roles' private state, and its place in the shard.
 type QP struct {
 	// Links of the shard's lists, first because they are touched most.
-	nextReady, prevReady *QP
-	burst                uint8
-	turn                 bool // responder and requester alternate
-	graceQueued          bool
-	dead                 bool // destroyed
-	hungry               bool // the shard's budget kept it from sending
-	waits                bool // on the parked list
+	link        [numLists]qpLink
+	burst       uint8
+	turn        bool // responder and requester alternate
+	graceQueued bool
+	dead        bool // destroyed
+	hungry      bool // the shard's budget kept it from sending
 
 	dev    *Device
 	shard  *Shard
@@ -330,7 +329,7 @@ func (q *QP) belled() {
 		q.flush()
 		return
 	}
-	q.shard.wantSend(q)
+	q.shard.wantRequest(q)
 }
 
 // PostSend encodes wr into the send queue. One poster at a time; the caller rings the doorbell

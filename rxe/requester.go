@@ -34,7 +34,8 @@ type requester struct {
 	flight
 
 	ackAt      Time   // when the ACK timer runs out
-	counted    uint32 // packets in flight that the shard's budget knows of
+	armedAt    Time   // when it was set
+	counted    uint32 // chunks in flight that the shard's budget knows of
 	aged       uint32 // the oldest packets in flight that it no longer counts
 	unasked    uint32 // packets since the last AckReq
 	reads      uint32 // READs and atomics in flight
@@ -273,7 +274,7 @@ func (q *QP) readSlice(e *sendEntry) uint32 {
 	if e.asked == 2 || r.reads >= q.readDepth() || room < min(rest, (r.cwnd+1)/2) || !q.withinBudget(inFlight) {
 		return 0
 	}
-	budget := max(int32(q.dev.cfg.Budget-q.shard.inFlight), 1)
+	budget := max(int32(q.dev.cfg.Budget-q.shard.inFlight)/int32(q.chunks()), 1)
 	return min(rest, room, uint32(budget))
 }
 
@@ -371,7 +372,7 @@ func (q *QP) sendRC(f Frame, e *sendEntry) int {
 	bth.SetPSN(r.psn)
 	bth.SetSolicited(last && e.solicits() && (k == 0 || !mutant.ReqSolicited))
 	r.unasked++
-	if last && !mutant.ReqNoAckReq || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() {
+	if last && !mutant.ReqNoAckReq || r.unasked >= min(q.dev.cfg.AckEvery, r.cwnd/2+1) || q.windowFull() || q.leavesTight() {
 		bth.SetAckReq(true)
 		r.unasked = 0
 		if r.psn == r.sent {
@@ -395,7 +396,7 @@ func (q *QP) begin(head []byte, op wire.Opcode) []byte {
 // admits.
 func (q *QP) windowFull() bool {
 	r := &q.req
-	return uint32(r.psn.Diff(r.una))+1 >= r.window() || q.shard.inFlight+1 >= q.dev.cfg.Budget
+	return uint32(r.psn.Diff(r.una))+1 >= r.window() || q.shard.inFlight+q.chunks() >= q.dev.cfg.Budget
 }
 
 // advance moves the send position behind a packet of e that has been built; the next one to send
@@ -667,7 +668,7 @@ func (q *QP) armAck() {
 	if at != Never {
 		at += q.shard.now
 	}
-	q.req.ackAt = at
+	q.req.ackAt, q.req.armedAt = at, q.shard.now
 	at = min(at, q.shard.now+budgetAge)
 	if q.mayProbe() {
 		q.req.probeAt = q.shard.now + max(2*q.req.mean+4*q.req.swing, probeMin)
@@ -695,14 +696,18 @@ func (q *QP) expire(now Time) {
 		q.shard.wheel.set(&q.timer, min(r.ackAt, now+budgetAge))
 		return
 	case now < r.ackAt:
-		q.release()
 		at := r.ackAt
+		if q.shard.heardAt-r.armedAt >= budgetAge/2 || now-r.armedAt >= budgetLimit {
+			q.release()
+		} else {
+			at = min(at, now+budgetAge)
+		}
 		if q.mayProbe() {
 			at = min(at, r.probeAt)
 		}
 		q.shard.wheel.set(&q.timer, at)
 		return
-	case r.psn == r.una && q.waits && !q.shard.canUnpark():
+	case r.psn == r.una && q.waits() && !q.shard.canUnpark():
 		q.armAck() // it has not been its turn since the last timeout: no retry to count
 		return
 	}

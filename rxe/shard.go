@@ -38,8 +38,10 @@ type Shard struct {
 	wheel   wheel
 	ready   qpList
 
-	parked   qpList // QPs that could send but for the budget
-	inFlight uint32 // request packets of all RC QPs, unacknowledged
+	parked   qpList // QPs that could send requests but for the budget
+	guest    *QP    // was parked; its turn lasts until it has sent a burst
+	inFlight uint32 // chunks of the peers' rings that unacknowledged requests of RC QPs take
+	heardAt  Time   // when a peer last acknowledged something
 	bells    doorbells
 	pkt      wire.Packet
 	grh      [GRHBytes]byte
@@ -62,8 +64,8 @@ type Shard struct {
 func newShard(d *Device, id int, now Time) *Shard {
 	s := &Shard{dev: d, ID: id, now: now, events: make([]Event, 0, initialQueuedEvents)}
 	s.wheel.init(now)
-	s.ready.init()
-	s.parked.init()
+	s.ready.init(onReady)
+	s.parked.init(onParked)
 	s.bells.init(d.cfg.MaxQP)
 	return s
 }
@@ -242,7 +244,7 @@ func (s *Shard) Transmit(now Time, f Frame) int {
 	s.now = now
 	loops := 0
 	for {
-		if s.canUnpark() {
+		if s.guest == nil && s.canUnpark() {
 			s.unpark()
 		}
 		q := s.ready.front()
@@ -252,11 +254,7 @@ func (s *Shard) Transmit(now Time, f Frame) int {
 		q.hungry = false
 		n, more := q.transmit(f)
 		if q.burst++; !more || q.burst >= burstPackets {
-			q.burst = 0
-			s.ready.rotate(q, more)
-			if !more && q.hungry {
-				s.park(q)
-			}
+			s.turnOver(q, more)
 		}
 		if n > 0 {
 			s.sender = q.qpn
@@ -270,33 +268,89 @@ func (s *Shard) Transmit(now Time, f Frame) int {
 	}
 }
 
-// qpList is the intrusive round-robin list of QPs that may have something to send.
-type qpList struct{ head QP }
+// turnOver ends the turn of q, the front of the ready list: it has had its share, or has no more to
+// send now. As long as others wait for the budget, who wants more of it queues up behind them.
+func (s *Shard) turnOver(q *QP, more bool) {
+	guest := s.guest == q
+	if guest {
+		s.guest = nil
+	}
+	switch {
+	case more && !s.parked.empty() && !q.resp.urgent():
+		s.park(q)
+		more = q.resp.ackOwed
+	case !more && q.hungry && guest:
+		q.burst-- // this time it has sent nothing; it goes on when there is room
+		s.parkFront(q)
+		s.ready.remove(q)
+		return
+	case !more && q.hungry:
+		s.park(q)
+	}
+	q.burst = 0
+	s.ready.rotate(q, more)
+}
 
-func (l *qpList) init()       { l.head.nextReady, l.head.prevReady = &l.head, &l.head }
-func (l *qpList) empty() bool { return l.head.nextReady == &l.head }
+// qpList is an intrusive list of QPs that take turns.
+type qpList struct {
+	head QP
+	in   listID
+}
+
+// listID says by which of its links a QP is on a list; it may be on both.
+type listID uint8
+
+const (
+	onReady listID = iota
+	onParked
+	numLists
+)
+
+// qpLink are a QP's neighbours on a list, nil if it is not on it.
+type qpLink struct{ next, prev *QP }
+
+func (l *qpList) init(in listID) {
+	l.in = in
+	l.head.link[in] = qpLink{&l.head, &l.head}
+}
+
+func (l *qpList) empty() bool { return l.head.link[l.in].next == &l.head }
+
+func (l *qpList) has(q *QP) bool { return q.link[l.in].next != nil }
 
 func (l *qpList) front() *QP {
-	if q := l.head.nextReady; q != &l.head {
+	if q := l.head.link[l.in].next; q != &l.head {
 		return q
 	}
 	return nil
 }
 
+// alone reports whether nobody but q is on the list.
+func (l *qpList) alone(q *QP) bool { return q.link[l.in].next == q.link[l.in].prev }
+
+// add puts q at the end, unless it is on the list already.
 func (l *qpList) add(q *QP) {
-	if q.nextReady != nil {
-		return
+	if !l.has(q) {
+		l.insert(q, l.head.link[l.in].prev)
 	}
-	q.prevReady, q.nextReady = l.head.prevReady, &l.head
-	q.prevReady.nextReady, l.head.prevReady = q, q
+}
+
+// addFront puts q, which is not on the list, at its beginning.
+func (l *qpList) addFront(q *QP) { l.insert(q, &l.head) }
+
+func (l *qpList) insert(q, prev *QP) {
+	next := prev.link[l.in].next
+	q.link[l.in] = qpLink{next, prev}
+	prev.link[l.in].next, next.link[l.in].prev = q, q
 }
 
 func (l *qpList) remove(q *QP) {
-	if q.nextReady == nil {
+	k := &q.link[l.in]
+	if k.next == nil {
 		return
 	}
-	q.prevReady.nextReady, q.nextReady.prevReady = q.nextReady, q.prevReady
-	q.nextReady, q.prevReady = nil, nil
+	k.prev.link[l.in].next, k.next.link[l.in].prev = k.next, k.prev
+	*k = qpLink{}
 }
 
 // rotate moves q to the end, or takes it out when it has nothing more to send.
@@ -308,12 +362,7 @@ func (l *qpList) rotate(q *QP, more bool) {
 }
 
 // wantSend puts q on the ready list.
-func (s *Shard) wantSend(q *QP) {
-	if q.waits {
-		s.unparkQP(q)
-	}
-	s.ready.add(q)
-}
+func (s *Shard) wantSend(q *QP) { s.ready.add(q) }
 
 // doorbells is how posters announce work without a lock: one bit per QP slot, one bit per word of
 // those above it.
