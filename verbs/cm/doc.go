@@ -26,18 +26,26 @@
 //	rdma_destroy_event_channel                EventChannel.Close
 //	rdma_get_cm_event, rdma_ack_cm_event      EventChannel.Get, Event.Ack
 //	rdma_create_id, rdma_destroy_id           EventChannel.CreateID, ID.Destroy
+//	rdma_migrate_id                           ID.Migrate
+//	rdma_set_option                           ID.SetOption
 //	rdma_bind_addr, rdma_listen               ID.Bind, ID.Listen
+//	rdma_get_request                          ID.GetRequest
 //	rdma_resolve_addr, rdma_resolve_route     ID.ResolveAddr, ID.ResolveRoute
 //	rdma_create_qp                            ID.CreateQP; SetQP for a QP of one's own
+//	rdma_init_qp_attr                         ID.QPAttr
 //	rdma_connect, rdma_accept, rdma_reject    ID.Connect, Accept, Reject
+//	rdma_establish, rdma_notify               ID.Establish, Notify
 //	rdma_disconnect                           ID.Disconnect
 //	rdma_join_multicast, _leave_multicast     ID.JoinMulticast, LeaveMulticast
-//	rdma_get_local_addr, rdma_get_peer_addr   ID.LocalAddr, RemoteAddr
+//	rdma_get_local_addr, rdma_get_src_port    ID.LocalAddr
+//	rdma_get_peer_addr, rdma_get_dst_port     ID.RemoteAddr
 //	rdma_event_str                            EventType.String
-//	RDMA_CM_EVENT_ESTABLISHED …               EventEstablished …
+//	RDMA_CM_EVENT_ESTABLISHED …, status       EventEstablished …, Event.Status
 //
-// Not there: rdma_establish and rdma_notify, since an ID connects its QP itself and sees the first
-// packet; rdma_migrate_id; rdma_set_option.
+// An ID with a QP connects it by itself and takes the QP's first packet for the peer's last message.
+// Without one (Params.QPN) its owner does, as QPAttr says: after EventConnectResponse or before
+// Accept. Not there: the synchronous mode of IDs without a channel, since Dial, Listen and Resolve
+// are that; RDMA_PS_IB and RDMA_PS_IPOIB; RDMA_OPTION_IB_PATH.
 //
 // # Rules
 //

@@ -39,9 +39,11 @@ func (m *Manager) changed(x verbs.Change) {
 func (m *Manager) follow() {
 	m.toldMu.Lock()
 	changes := m.changes
-	if len(changes) > 0 {
-		m.changes = map[verbs.Change]struct{}{}
+	if len(changes) == 0 {
+		m.toldMu.Unlock()
+		return
 	}
+	m.changes = map[verbs.Change]struct{}{}
 	m.toldMu.Unlock()
 	for x := range changes {
 		switch x.Kind {

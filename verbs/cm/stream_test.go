@@ -22,19 +22,28 @@ import (
 // vethHosts are two devices on a veth pair.
 func vethHosts(t testing.TB, cfg *Config) (a, b *host) {
 	t.Helper()
-	l := rxnettest.New(t, rxnettest.Config{})
+	a, b, _ = vethLab(t, cfg)
+	return a, b
+}
+
+// vethLab gives the namespaces, too.
+func vethLab(t testing.TB, cfg *Config) (a, b *host, l *rxnettest.Lab) {
+	t.Helper()
+	l = rxnettest.New(t, rxnettest.Config{})
 	open := func(n *rxnettest.Namespace, ip4, ip6 string) *host {
 		h := &host{t: t, ip4: netip.MustParseAddr(ip4), ip6: netip.MustParseAddr(ip6)}
 		var err error
 		n.Do(func() { h.ctx, err = verbs.Open("veth0", nil) })
 		h.must(err)
 		t.Cleanup(func() { h.must(h.ctx.Close()) })
+		h.pd, err = h.ctx.AllocPD()
+		h.must(err)
 		h.m, err = New(h.ctx, cfg)
 		h.must(err)
 		t.Cleanup(func() { h.must(h.m.Close()) })
 		return h
 	}
-	return open(l.A, "10.77.0.1", "fd77::1"), open(l.B, "10.77.0.2", "fd77::2")
+	return open(l.A, "10.77.0.1", "fd77::1"), open(l.B, "10.77.0.2", "fd77::2"), l
 }
 
 // streams joins a and b by a stream.

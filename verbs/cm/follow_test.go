@@ -1,0 +1,160 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	rxnettest "github.com/roxie-rdma/roxie/internal/nettest"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/verbs"
+)
+
+// inLink does something to a namespace's interface.
+func inLink(t testing.TB, n *rxnettest.Namespace, f func(netlink.Link) error) {
+	t.Helper()
+	if err := n.DoErr(func() error {
+		l, err := netlink.LinkByIndex(n.Ifindex)
+		if err != nil {
+			return err
+		}
+		return f(l)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gather takes events until each of the IDs has had one of a type, and returns those. Events of
+// types that may come meanwhile are passed over.
+func gather(t testing.TB, ch *EventChannel, want EventType, pass map[EventType]bool,
+	ids ...*ID) map[*ID]*Event {
+	t.Helper()
+	got := map[*ID]*Event{}
+	missing := func() (n int) {
+		for _, id := range ids {
+			if got[id] == nil {
+				n++
+			}
+		}
+		return n
+	}
+	for missing() > 0 {
+		ev, err := ch.Get(within(t))
+		if err != nil {
+			t.Fatalf("%v has come to %d IDs of %d: %v", want, len(got), len(ids), err)
+		}
+		ev.Ack()
+		switch {
+		case ev.Type == want && (got[ev.ID] == nil || pass[want]):
+			got[ev.ID] = ev
+		case !pass[ev.Type]:
+			t.Fatalf("%v (%v) comes to ID %p", ev.Type, ev.Err, ev.ID)
+		}
+	}
+	if len(got) != len(ids) {
+		t.Fatalf("%v comes to %d IDs, want %d", want, len(got), len(ids))
+	}
+	return got
+}
+
+// TestIDsFollowInterface: IDs are told when the way to their peer is another one, when their own
+// address goes, and when the interface does; and nobody else is.
+func TestIDsFollowInterface(t *testing.T) {
+	a, b, lab := vethLab(t, nil)
+	ca, cb := a.channel(), b.channel()
+	l := b.listening(cb, rcm.PortSpaceTCP, netip.Addr{})
+	port := l.LocalAddr().Port()
+	id := a.resolved(ca, netip.AddrPortFrom(b.ip4, port), verbs.RC)
+	a.must(id.Connect(nil))
+	req := get(t, cb, EventConnectRequest)
+	t.Cleanup(func() { b.must(req.ID.Destroy()) })
+	b.attach(req.ID, verbs.RC)
+	b.must(req.ID.Accept(nil))
+	get(t, ca, EventEstablished)
+	get(t, cb, EventEstablished)
+	ready := a.routed(ca, netip.AddrPortFrom(b.ip4, 9))
+	six := a.routed(ca, netip.AddrPortFrom(b.ip6, 9))
+	bound := a.listening(ca, rcm.PortSpaceUDP, a.ip4)
+	idle := a.id(ca, rcm.PortSpaceTCP)
+
+	// Another link address of the peer: its own IDs learn of it, and those that reach it there.
+	mac := net.HardwareAddr{2, 0, 0, 0, 0x33, 0x44}
+	inLink(t, lab.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
+	inLink(t, lab.A, func(netlink.Link) error {
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: lab.A.Ifindex, State: netlink.NUD_PERMANENT,
+			IP: b.ip4.AsSlice(), HardwareAddr: mac})
+	})
+	change := map[EventType]bool{EventAddrChange: true}
+	gather(t, cb, EventAddrChange, change, req.ID)
+	for x, ev := range gather(t, ca, EventAddrChange, change, id, ready) {
+		if ev.Err != nil || ev.Status != 0 || x == six {
+			t.Errorf("%+v", ev)
+		}
+	}
+
+	// The own address goes, comes back and goes again.
+	own := &netlink.Addr{IPNet: &net.IPNet{IP: a.ip4.AsSlice(), Mask: net.CIDRMask(24, 32)}}
+	for range 2 {
+		inLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrDel(i, own) })
+		lost := map[*ID]bool{}
+		for len(lost) < 3 {
+			ev := get(t, ca, EventAddrChange)
+			if errors.Is(ev.Err, ErrNoAddress) { // the others: the way
+				lost[ev.ID] = true
+				if ev.Status != -int(syscall.EADDRNOTAVAIL) {
+					t.Error(ev.Status)
+				}
+			}
+		}
+		if !lost[id] || !lost[ready] || !lost[bound] {
+			t.Fatalf("IDs %v have lost their address", lost)
+		}
+		inLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrAdd(i, own) })
+		until(t, func() bool {
+			a.m.mu.Lock()
+			defer a.m.mu.Unlock()
+			return !id.homeless
+		})
+	}
+
+	// The interface goes.
+	asked := make(chan error, 1)
+	go func() {
+		_, err := l.GetRequest(context.Background())
+		asked <- err
+	}()
+	inLink(t, lab.A, netlink.LinkDel)
+	ends := map[EventType]bool{EventAddrChange: true, EventDisconnected: true}
+	for _, ev := range gather(t, ca, EventDeviceRemoval, ends, id, ready, six, bound, idle) {
+		if ev.Status != -int(syscall.ENODEV) {
+			t.Errorf("%+v", ev)
+		}
+	}
+	gather(t, cb, EventDeviceRemoval, ends, l, req.ID)
+	if err := <-asked; !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if err := id.Disconnect(); err != nil && !errors.Is(err, rcm.ErrUnknownID) {
+		t.Error(err)
+	}
+	if err := idle.Listen(1); !errors.Is(err, verbs.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := ca.CreateID(rcm.PortSpaceTCP, nil); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := a.m.Listen(8, nil); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	a.m.mu.Lock()
+	if len(a.m.ports)+len(a.m.listeners)+len(a.m.conns) != 0 {
+		t.Errorf("left: %d ports, %d listeners, %d connections", len(a.m.ports), len(a.m.listeners),
+			len(a.m.conns))
+	}
+	a.m.mu.Unlock()
+}
