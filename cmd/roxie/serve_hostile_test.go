@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,8 +44,7 @@ func newAttacker(t *testing.T, l *nettest.Lab) *attacker {
 }
 
 // mad sends a message to the endpoint's connection manager.
-func (a *attacker) mad(src netip.Addr, msg rcm.Message) {
-	a.t.Helper()
+func (a *attacker) mad(src netip.Addr, msg rcm.Message) error {
 	m := rcm.Encode(rand.Uint64(), msg)
 	p := wire.Path{SrcMAC: wire.MAC(a.l.B.MAC), DstMAC: wire.MAC(a.l.A.MAC), VLAN: -1, Src: src.As16(),
 		Dst: a.l.A.IPv4.As16(), HopLimit: 64, SrcPort: 0xc123}
@@ -57,22 +58,38 @@ func (a *attacker) mad(src netip.Addr, msg rcm.Message) {
 	copy(b[tmpl.HeaderLen(wire.UDSendOnly):], m[:])
 	b = b[:tmpl.Finish(wire.Frame{Head: b}, wire.UDSendOnly, len(m))]
 	if err := unix.Sendto(a.fd, b, 0, a.to); err != nil && err != unix.ENOBUFS {
-		a.t.Fatal(err)
+		return err
 	}
-	if a.sent++; a.sent%16 == 0 {
-		time.Sleep(time.Millisecond) // the endpoint's socket shall not drop them
-	}
+	a.sent++
+	return nil
 }
 
 // request asks for a connection that will never be confirmed.
-func (a *attacker) request(src netip.Addr, port uint16) {
-	a.t.Helper()
+func (a *attacker) request(src netip.Addr, port uint16) error {
 	q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port), CAGUID: rand.Uint64(),
 		QPN: wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff, RemoteTimeout: 20, LocalTimeout: 20,
 		MaxRetries: 15, RetryCount: 7, RNRRetry: 7,
 		Primary: rcm.PathRecord{Local: src.As16(), Remote: a.l.A.IPv4.As16(), HopLimit: 64, AckTimeout: 15}}
 	q.Private[1] = 4 << 4
-	a.mad(src, q)
+	return a.mad(src, q)
+}
+
+// flood sends requests of a source's choice, with a pause after every few.
+func (a *attacker) flood(n, burst int, request func(i int) (netip.Addr, uint16)) {
+	a.t.Helper()
+	for i := range n {
+		if err := a.request(request(i)); err != nil {
+			a.t.Fatal(err)
+		}
+		if i%burst == burst-1 {
+			time.Sleep(time.Millisecond) // the endpoint's socket shall not drop them
+		}
+	}
+}
+
+// crowd is a flood's source: a hundred addresses.
+func crowd(i int) (netip.Addr, uint16) {
+	return netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i%100)}), []uint16{7175, 7470, 9}[i%3]
 }
 
 // countFiles counts a process's descriptors.
@@ -102,9 +119,36 @@ services: {echo: {size: 16KiB}}
 exports: [{name: scratch, size: 1MiB, access: read-write, allow: [10.77.0.0/24]}]
 `
 
+// getIn has a peer connect, and use the connection, while requests of a crowd keep all QPs busy.
+func (a *attacker) getIn(c *client) {
+	a.t.Helper()
+	ctx, cancel := context.WithCancel(a.t.Context())
+	done := make(chan error, 1)
+	go func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if err := a.request(crowd(i)); err != nil {
+				done <- err
+				return
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		done <- nil
+	}()
+	for range 2 {
+		if got := c.export("scratch", true).do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCSuccess {
+			a.t.Errorf("a connection made during the flood: %v", got)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		a.t.Error(err)
+	}
+}
+
 // TestServeHostile: a peer floods the endpoint with requests for connections that it never confirms.
 // It gets what one peer may have, and others get in meanwhile. From many addresses it gets what there
-// is, and no more: memory and descriptors stay within the limits, and the endpoint ends in order.
+// is, and no more: memory and descriptors stay within the limits, half-open connections make room for
+// peers that confirm, and the endpoint ends in order.
 func TestServeHostile(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -117,25 +161,20 @@ func TestServeHostile(t *testing.T) {
 	files := countFiles(pid)
 
 	one := netip.MustParseAddr("10.77.0.99")
-	for range 300 {
-		a.request(one, 7175)
-	}
+	a.flood(300, 16, func(int) (netip.Addr, uint16) { return one, 7175 })
 	p.logs("10.77.0.99 has 8 connections, the limit of one peer")
 	if _, err := c.dial("10.77.0.1:7175", nil); err != nil {
 		t.Errorf("another peer during the flood: %v", err)
 	}
-	crowd := func(n int) {
-		for i := range n {
-			a.request(netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i%100)}), []uint16{7175, 7470, 9}[i%3])
-		}
-	}
-	crowd(1000)
-	p.logs("QPs are in use of 64")
+	a.flood(1000, 16, crowd)
+	full := regexp.MustCompile(`connection ended.* peer=10\.77\.0\.1..:.* made room`)
+	eventually(t, "crowd of connections that is too large", func() bool { return full.MatchString(p.logged()) })
 	memory := rss(t, pid) // all that the limits allow is taken
-	crowd(2000)
+	a.flood(2000, 16, crowd)
 	if got := e.do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCSuccess {
 		t.Errorf("a connection that was there: %v", got)
 	}
+	a.getIn(c)
 	now, room := rss(t, pid), 64<<10 // requests that wait, garbage: in KiB, with the race detector too
 	t.Logf("%d requests; memory from %d to %d KiB", a.sent, memory, now)
 	if now > memory+room {

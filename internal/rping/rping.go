@@ -37,6 +37,7 @@ type Config struct {
 	Persistent bool           // server: serve connections one after the other, and at once
 	Out        io.Writer
 	Listening  func() // server: called once requests are taken
+	Connected  func() // Serve: called once the client has confirmed
 }
 
 // Result is what a client measured.
@@ -318,6 +319,9 @@ func Serve(ctx context.Context, dev *verbs.Context, r *cm.Request, cfg Config) e
 	defer e.close()
 	if e.conn, err = r.Accept(ctx, e.qp, &cm.Params{ResponderResources: 1, InitiatorDepth: 1}); err != nil {
 		return err
+	}
+	if cfg.Connected != nil {
+		cfg.Connected()
 	}
 	for {
 		err := e.answer(ctx)

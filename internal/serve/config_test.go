@@ -180,26 +180,33 @@ func TestLimiter(t *testing.T) {
 			t.Errorf("%v, want %q", err, text)
 		}
 	}
+	admit := func(peer netip.Addr, qps int, memory int64) (func(), error) {
+		p, err := l.admit(t.Context(), peer, qps, memory, nil)
+		if err != nil {
+			return nil, err
+		}
+		return p.free, nil
+	}
 	export := must(l.reserve(50))
-	first := must(l.admit(a, 1, 10))
-	second := must(l.admit(netip.MustParseAddr("::ffff:10.0.0.1"), 1, 10)) // the same peer
-	_, err := l.admit(a, 1, 0)
+	first := must(admit(a, 1, 10))
+	second := must(admit(netip.MustParseAddr("::ffff:10.0.0.1"), 1, 10)) // the same peer
+	_, err := admit(a, 1, 0)
 	refused("limit of one peer", err)
-	_, err = l.admit(b, 3, 0)
+	_, err = admit(b, 3, 0)
 	refused("2 QPs are in use of 4", err)
-	_, err = l.admit(b, 1, 31)
+	_, err = admit(b, 1, 31)
 	refused("70 bytes are in use", err)
 	_, err = l.reserve(31)
 	refused("70 bytes are in use", err)
 	first()
 	first() // twice counts once
-	must(l.admit(a, 1, 0))
+	must(admit(a, 1, 0))
 	second()
 	export()
 	if got := l.usage(); got != (Usage{QPs: 1, Peers: 1}) {
 		t.Errorf("in use: %+v", got)
 	}
 	l.set(Limits{QPs: 1, Memory: 1, PerPeer: 9})
-	_, err = l.admit(b, 1, 0)
+	_, err = admit(b, 1, 0)
 	refused("1 QPs are in use of 1", err)
 }

@@ -16,7 +16,7 @@ const (
 
 // echo sends each message of a connection back, with its immediate data, from the buffer that it
 // came to. When ctx ends it takes no more messages, and waits for the answers on their way.
-func (h *host) echo(ctx context.Context, r *cm.Request, size int) error {
+func (h *host) echo(ctx context.Context, r *cm.Request, size int, confirmed func()) error {
 	s, err := newSession(h.dev, echoDepth*size, echoDepth, verbs.RemoteWrite)
 	if err != nil {
 		_ = r.Reject(nil)
@@ -29,7 +29,7 @@ func (h *host) echo(ctx context.Context, r *cm.Request, size int) error {
 			return err
 		}
 	}
-	if err := s.accept(ctx, r, nil); err != nil {
+	if err := s.accept(ctx, r, nil, confirmed); err != nil {
 		return err
 	}
 	var wc [echoDepth]verbs.WC

@@ -25,7 +25,7 @@ var (
 )
 
 // serveExport is one connection. Domain and key are its own: they are gone with it.
-func (h *host) serveExport(ctx context.Context, r *cm.Request) error {
+func (h *host) serveExport(ctx context.Context, r *cm.Request, confirmed func()) error {
 	hello, err := xfer.ParseHello(r.Private())
 	if err != nil {
 		h.refuse(r, rcm.ReasonConsumer, err)
@@ -55,11 +55,11 @@ func (h *host) serveExport(ctx context.Context, r *cm.Request) error {
 		return nil
 	}
 	defer leave()
-	return h.grant(ctx, r, s)
+	return h.grant(ctx, r, s, confirmed)
 }
 
 // grant lets a peer in and answers its control messages.
-func (h *host) grant(ctx context.Context, r *cm.Request, s *store) error {
+func (h *host) grant(ctx context.Context, r *cm.Request, s *store, confirmed func()) error {
 	access, rights := verbs.RemoteRead, xfer.Read
 	if s.write {
 		access |= verbs.RemoteWrite | verbs.RemoteAtomic
@@ -87,7 +87,8 @@ func (h *host) grant(ctx context.Context, r *cm.Request, s *store) error {
 	}
 	g := xfer.Grant{Rights: rights, RKey: uint32(region.RKey()), Slots: xfer.ControlSlots,
 		Addr: region.Addr(), Length: uint64(region.Len())}
-	if err := ses.accept(ctx, r, &cm.Params{Private: g.Marshal(), Access: access}); err != nil {
+	p := &cm.Params{Private: g.Marshal(), Access: access}
+	if err := ses.accept(ctx, r, p, confirmed); err != nil {
 		return err
 	}
 	s.log.Info("peer connected", "peer", r.RemoteAddr(), "write", s.write)

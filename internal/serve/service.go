@@ -49,16 +49,17 @@ func (c *Config) services() (out []service) {
 	}
 	if s := c.RPing; s != nil {
 		add("rping", *s, func(ctx context.Context, h *host) error {
-			return h.serve(ctx, s.Port, 1, rping.Memory, func(ctx context.Context, r *cm.Request) error {
-				return rping.Serve(ctx, h.dev, r, rping.Config{})
+			return h.serve(ctx, s.Port, 1, rping.Memory, func(ctx context.Context, r *cm.Request, confirmed func()) error {
+				return rping.Serve(ctx, h.dev, r, rping.Config{Connected: confirmed})
 			})
 		})
 	}
 	if s := c.Echo; s != nil {
 		add("echo", *s, func(ctx context.Context, h *host) error {
-			return h.serve(ctx, s.Port, 1, int64(echoDepth*s.Size), func(ctx context.Context, r *cm.Request) error {
-				return h.echo(ctx, r, s.Size)
-			})
+			return h.serve(ctx, s.Port, 1, int64(echoDepth*s.Size),
+				func(ctx context.Context, r *cm.Request, confirmed func()) error {
+					return h.echo(ctx, r, s.Size, confirmed)
+				})
 		})
 	}
 	for _, s := range c.Perftest {
@@ -96,34 +97,48 @@ func (h *host) listen(port uint16) (ls []*cm.Listener, err error) {
 }
 
 // serve takes connections for a port until ctx ends, each with what it needs of QPs and memory, and
-// returns when all of them have ended.
+// returns when all of them have ended. each calls confirmed when its peer has confirmed.
 func (h *host) serve(ctx context.Context, port uint16, qps int, memory int64,
-	each func(context.Context, *cm.Request) error) error {
+	each func(ctx context.Context, r *cm.Request, confirmed func()) error) error {
 	return h.each(ctx, port, func(l *cm.Listener, connections *sync.WaitGroup) error {
 		for {
 			r, err := l.Accept(ctx)
 			if err != nil {
 				return err
 			}
-			peer := r.RemoteAddr()
-			free, err := h.limits.admit(peer.Addr(), qps, memory)
+			own, push := context.WithCancelCause(ctx)
+			p, err := h.limits.admit(ctx, r.RemoteAddr().Addr(), qps, memory, push)
 			if err != nil {
+				push(nil)
 				h.refuse(r, rcm.ReasonNoResources, err)
 				continue
 			}
 			connections.Go(func() {
-				defer free()
-				h.log.Debug("connection", "peer", peer)
-				began := time.Now()
-				err := each(ctx, r)
-				if err != nil && ctx.Err() == nil {
-					h.log.Info("connection failed", "peer", peer, "error", err)
-				}
-				h.log.Debug("connection ended", "peer", peer, "after",
-					time.Since(began).Round(time.Millisecond).String())
+				defer p.free()
+				defer push(nil)
+				h.connection(own, r, func() error { return each(own, r, p.confirmed) })
 			})
 		}
 	})
+}
+
+// connection runs one, and logs what comes of it.
+func (h *host) connection(ctx context.Context, r *cm.Request, serve func() error) {
+	peer := r.RemoteAddr()
+	h.log.Debug("connection", "peer", peer)
+	began := time.Now()
+	err := serve()
+	switch {
+	case errors.Is(context.Cause(ctx), errPushed): // of a flood there are many
+		h.log.Debug("connection ended", "peer", peer, "reason", errPushed)
+		if n, say := h.limits.crowded(); say {
+			h.log.Warn("a limit is reached: half-open connections make room", "so-far", n, "peer", peer)
+		}
+		return
+	case err != nil && ctx.Err() == nil:
+		h.log.Info("connection failed", "peer", peer, "error", err)
+	}
+	h.log.Debug("connection ended", "peer", peer, "after", time.Since(began).Round(time.Millisecond).String())
 }
 
 // each runs a loop for each listener of a port until ctx ends, and waits for their connections.
@@ -155,9 +170,10 @@ func (h *host) refuse(r *cm.Request, reason rcm.Reason, why error) {
 	_ = r.RejectFor(reason, xfer.Refusal(why.Error()))
 }
 
-// admit is the limiter's, and logs what comes of it.
-func (h *host) admit(peer netip.Addr, qps int, memory int64) (func(), error) {
-	free, err := h.limits.admit(peer, qps, memory)
+// admit is the limiter's for a service with one client at a time, whom nobody pushes out, and logs what
+// comes of it.
+func (h *host) admit(ctx context.Context, peer netip.Addr, qps int, memory int64) (func(), error) {
+	p, err := h.limits.admit(ctx, peer, qps, memory, nil)
 	if err != nil {
 		h.log.Info("connection refused", "peer", peer, "reason", err)
 		return nil, err
@@ -165,16 +181,17 @@ func (h *host) admit(peer netip.Addr, qps int, memory int64) (func(), error) {
 	h.log.Debug("connection", "peer", peer, "qps", qps)
 	began := time.Now()
 	return func() {
-		free()
+		p.free()
 		h.log.Debug("connection ended", "peer", peer, "after", time.Since(began).Round(time.Millisecond).String())
 	}, nil
 }
 
 // perftest serves one client after the other.
 func (h *host) perftest(ctx context.Context, s Perftest) error {
+	admit := func(peer netip.Addr, qps int, memory int64) (func(), error) { return h.admit(ctx, peer, qps, memory) }
 	return h.each(ctx, s.Port, func(l *cm.Listener, _ *sync.WaitGroup) error {
 		for {
-			err := perf.Respond(ctx, h.dev, h.m, l, *s.perf(), h.admit)
+			err := perf.Respond(ctx, h.dev, h.m, l, *s.perf(), admit)
 			if ctx.Err() != nil || errors.Is(err, cm.ErrClosed) || errors.Is(err, verbs.ErrClosed) {
 				return err
 			}
@@ -220,10 +237,12 @@ func newSession(dev *verbs.Context, memory, depth int, access verbs.Access) (_ *
 }
 
 // accept connects. The peer has a while to confirm.
-func (s *session) accept(ctx context.Context, r *cm.Request, p *cm.Params) (err error) {
+func (s *session) accept(ctx context.Context, r *cm.Request, p *cm.Params, confirmed func()) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, establish)
 	defer cancel()
-	s.conn, err = r.Accept(ctx, s.qp, p)
+	if s.conn, err = r.Accept(ctx, s.qp, p); err == nil {
+		confirmed()
+	}
 	return err
 }
 
