@@ -467,3 +467,24 @@ func TestWrongAnswers(t *testing.T) {
 	noEvent(t, m)
 	quiet(t, m)
 }
+
+// TestVoidTakesEventsBack: an ID that the application has rejected, or destroyed when it was over
+// already, raises no event that was waiting to be polled.
+func TestVoidTakesEventsBack(t *testing.T) {
+	m := newMachine(t, testConfig())
+	id := connect(t, m, 0)
+	recv(m, 0, 1, peerREP(id))
+	must(t, m.Reject(0, id, ReasonConsumer, nil, nil))
+	noEvent(t, m)
+
+	id = connect(t, m, 0)
+	other := connect(t, m, 0)
+	for _, x := range []ID{id, other} {
+		recv(m, 0, 1, &REJ{LocalID: peerID, RemoteID: uint32(x), Reason: ReasonConsumer})
+	}
+	m.Destroy(0, id)
+	if ev := poll(t, m, EventRejected); ev.ID != other {
+		t.Error("the other's event is gone")
+	}
+	noEvent(t, m)
+}

@@ -21,7 +21,9 @@ func (m *Machine) Reject(now Time, id ID, reason Reason, info, private []byte) e
 		if reason == ReasonNoQP || reason == ReasonNoResources {
 			status = SIDRNoQP
 		}
-		return m.answerSIDR(c, status, Param{}, info, private)
+		if err := m.answerSIDR(c, status, Param{}, info, private); err != nil {
+			return err
+		}
 	case StateREQRcvd, StateMRAREQSent:
 		m.reject(c, KindREQ, reason, info, private)
 		m.part(c)
@@ -30,11 +32,11 @@ func (m *Machine) Reject(now Time, id ID, reason Reason, info, private []byte) e
 		m.remove(c)
 	case StateREPSent, StateMRAREPRcvd:
 		m.reject(c, KindOther, reason, info, private)
-		c.orphan = true
 		m.timewait(c)
 	default:
 		return &StateError{"reject", c.state}
 	}
+	c.orphan = true // no event that waits to be polled comes any more
 	return nil
 }
 
@@ -88,11 +90,17 @@ func (m *Machine) Disconnect(now Time, id ID, private []byte) error {
 
 // Destroy lets go of a connection in any state: it says goodbye as the state demands and raises no
 // more events. The ID must not be used any more. The peer of an established connection gets a DREQ,
-// retransmitted as usual. An unknown ID is no error: the connection's last event may be on its way.
+// retransmitted as usual. An unknown ID is no error: of a connection that is over, the last event,
+// if it has not been polled yet, is taken back.
 func (m *Machine) Destroy(now Time, id ID) {
 	m.now = now
 	c := m.conns[id]
 	if c == nil {
+		for i := range m.events {
+			if ev := &m.events[i]; ev.ID == id {
+				ev.conn.orphan = true
+			}
+		}
 		return
 	}
 	c.orphan = true
