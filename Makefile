@@ -14,6 +14,9 @@ DESTDIR     ?=
 # a tree that belongs to another user.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 
+# VERSION names a release where no tag of git does: make build VERSION=v0.3.0.
+STAMP := $(if $(VERSION),-X main.release=$(VERSION))
+
 export GO
 
 .DEFAULT_GOAL := help
@@ -23,7 +26,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## compile bin/roxie
-	$(GO) build -trimpath -buildvcs=$(VCS) -o bin/roxie ./cmd/roxie
+	$(GO) build -trimpath -buildvcs=$(VCS) -ldflags '$(STAMP)' -o bin/roxie ./cmd/roxie
 
 .PHONY: run
 run: build ## as root: two endpoints move verified data, with rates beside raw AF_XDP's
@@ -184,6 +187,17 @@ install: man ## copy the binary, its manual pages and completions below PREFIX (
 .PHONY: uninstall
 uninstall: ## remove what install put there
 	@scripts/install --remove $(DESTDIR)$(PREFIX)
+
+.PHONY: deb
+deb: ## build/roxie_VERSION_ARCH.deb, a Debian package (VERSION=0.3.0)
+	@scripts/need deb
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -ldflags '-s -w $(STAMP)' -o build/roxie ./cmd/roxie
+	VERSION=$(VERSION) scripts/deb build/roxie
+
+.PHONY: deb-test
+deb-test: deb ## as root: install that package in a root of its own, use it, purge it: nothing may stay
+	@scripts/need deb-test
+	scripts/deb-test build/roxie_*.deb
 
 .PHONY: clean
 clean: ## remove what was built

@@ -102,3 +102,16 @@ func TestPrintVersion(t *testing.T) {
 		t.Errorf("got:\n%swant it to begin with:\n%s", full.String(), want)
 	}
 }
+
+// A tarball has no git: the release is stamped in.
+func TestPrintStampedVersion(t *testing.T) {
+	release = "v9.8.7"
+	defer func() { release = "" }()
+	var b bytes.Buffer
+	if err := printVersion(&b, &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(b.String(), "roxie v9.8.7\n") {
+		t.Errorf("got:\n%s", b.String())
+	}
+}

@@ -129,3 +129,13 @@ func TestParagraphs(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// The configuration that the Debian package installs is one that serve takes.
+func TestShippedConfiguration(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	file := filepath.Join("..", "..", "dist", "roxie.yaml")
+	if code := run(context.Background(), []string{"serve", "--config", file, "--check"},
+		&stdout, &stderr); code != exitOK {
+		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"runtime"
@@ -9,6 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 )
+
+// release is the version that a build was told by -ldflags "-X main.release=v0.3.0": from a tarball,
+// without git, Go knows none. Empty: what Go knows.
+var release string
 
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -29,10 +34,7 @@ func newVersionCommand() *cobra.Command {
 // Lines whose fact the build did not record (no git, or -buildvcs=false) are left out.
 func printVersion(w io.Writer, info *debug.BuildInfo) error {
 	settings := buildSettings(info)
-	version := info.Main.Version
-	if version == "" {
-		version = "(devel)"
-	}
+	version := cmp.Or(release, info.Main.Version, "(devel)")
 	var b strings.Builder
 	fmt.Fprintf(&b, "roxie %s\n", version)
 	if rev := settings["vcs.revision"]; rev != "" {
