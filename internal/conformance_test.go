@@ -11,6 +11,7 @@ import (
 // folders are the packages that docs/conformance.md names.
 var folders = map[string]string{
 	"rxe": "rxe", "wire": "rxe/wire", "mr": "rxe/mr", "sim": "rxe/sim", "soak": "rxe/sim/soak", "cm": "rxe/cm",
+	"vcm":   "verbs/cm",
 	"verbs": "verbs", "xdp": "xdp", "bpf": "bpf", "perf": "internal/perf", "roxie": "cmd/roxie",
 	"internal": "internal", "capture": "verbs/capture", "observe": "verbs/observe",
 }
