@@ -52,7 +52,12 @@ func launch(t testing.TB, n *nettest.Namespace, args ...string) (*process, error
 	if err != nil {
 		return nil, err
 	}
-	p := &process{t: t, cmd: exec.Command(exe, args...), out: make(chan string, 100), done: make(chan error, 1)}
+	return launchAs(t, n, exec.Command(exe, args...))
+}
+
+// launchAs is launch for a command that comes to this program by way of others.
+func launchAs(t testing.TB, n *nettest.Namespace, cmd *exec.Cmd) (*process, error) {
+	p := &process{t: t, cmd: cmd, out: make(chan string, 100), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), runMain+"=1")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdout, err := p.cmd.StdoutPipe()
@@ -81,7 +86,7 @@ func launch(t testing.TB, n *nettest.Namespace, args ...string) (*process, error
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s:\n%s", strings.Join(args, " "), p.logged())
+			t.Logf("%s:\n%s", strings.Join(cmd.Args[1:], " "), p.logged())
 		}
 	})
 	return p, nil
@@ -157,15 +162,21 @@ func serveFile(t testing.TB, n *nettest.Namespace, file string, flags ...string)
 	t.Helper()
 	p := start(t, n, append([]string{"serve", "--config", file, "-v"}, flags...)...)
 	p.conf = file
+	p.ready()
+	return p
+}
+
+// ready waits until the endpoint says so.
+func (p *process) ready() {
+	p.t.Helper()
 	select {
 	case line, ok := <-p.out:
 		if !ok || !strings.HasPrefix(line, "ready: ") {
-			t.Fatalf("not ready: %q %s", line, p.logged())
+			p.t.Fatalf("not ready: %q %s", line, p.logged())
 		}
 	case <-time.After(20 * time.Second):
-		t.Fatalf("not ready after 20 s: %s", p.logged())
+		p.t.Fatalf("not ready after 20 s: %s", p.logged())
 	}
-	return p
 }
 
 func writeFile(t testing.TB, name string, b []byte) {
@@ -328,15 +339,24 @@ func (l *link) do(op verbs.WROpcode, off uint64, n int) verbs.WCStatus {
 
 func (l *link) next() verbs.WC {
 	l.t.Helper()
+	wc, err := l.wait()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return wc
+}
+
+// wait is next for any goroutine.
+func (l *link) wait() (verbs.WC, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var wc [1]verbs.WC
 	for {
 		if err := l.cq.Wait(ctx); err != nil {
-			l.t.Fatal(err)
+			return wc[0], err
 		}
 		if n, err := l.cq.Poll(wc[:]); err != nil || n == 1 {
-			return wc[0]
+			return wc[0], err
 		}
 	}
 }

@@ -230,7 +230,11 @@ func (st *station) start(ctx context.Context, h *host, s service) *running {
 	own.log = h.log.With("service", s.name)
 	go func() {
 		defer close(r.done)
-		if err := s.run(ctx, &own); err != nil && ctx.Err() == nil {
+		err := s.run(ctx, &own)
+		if errors.Is(err, cm.ErrClosed) || errors.Is(err, verbs.ErrClosed) {
+			return // the interface has gone, which is said once
+		}
+		if err != nil && ctx.Err() == nil {
 			own.log.Error("service has ended", "error", err)
 		}
 	}()
