@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -331,8 +330,8 @@ func (g *Guard) judge(b *strings.Builder, reference *Guard) (failed []string) {
 	return failed
 }
 
-// WriteJSON writes the ratios to a file: a new reference.
-func (g *Guard) WriteJSON(name string) error {
+// WriteJSON writes the ratios as JSON: a new reference.
+func (g *Guard) WriteJSON(w io.Writer) error {
 	for k, v := range g.Ratios {
 		g.Ratios[k] = float64(int(v*1000+0.5)) / 1000
 	}
@@ -340,5 +339,6 @@ func (g *Guard) WriteJSON(name string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(text, '\n'), 0o666)
+	_, err = w.Write(append(text, '\n'))
+	return err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -204,13 +203,14 @@ func lower(to *float64, v float64) {
 	}
 }
 
-// WriteJSON writes the figures to a file.
-func (k *Keys) WriteJSON(name string) error {
+// WriteJSON writes the figures as JSON.
+func (k *Keys) WriteJSON(w io.Writer) error {
 	b, err := json.MarshalIndent(k, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(b, '\n'), 0o666)
+	_, err = w.Write(append(b, '\n'))
+	return err
 }
 
 // Write prints the figures.

@@ -1,9 +1,8 @@
 package bench
 
 import (
+	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,16 +13,12 @@ func TestKeysRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(t.TempDir(), "keys.json")
-	if err := k.WriteJSON(name); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
+	var b bytes.Buffer
+	if err := k.WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]any
-	if err := json.Unmarshal(b, &got); err != nil {
+	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"chase_ns", "reg_inv_pairs_per_s", "regmr_per_s"} {

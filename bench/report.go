@@ -4,18 +4,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 )
 
-// WriteJSON writes the report to a file.
-func (r *Report) WriteJSON(name string) error {
+// WriteJSON writes the report as JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(b, '\n'), 0o666)
+	_, err = w.Write(append(b, '\n'))
+	return err
 }
 
 // Write prints the tables and then a line for each measurement.

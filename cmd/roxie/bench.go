@@ -13,7 +13,7 @@ import (
 
 func newBenchCommand() *cobra.Command {
 	var o bench.Options
-	var jsonFile string
+	var out jsonOutput
 	var seconds float64
 	var guard bool
 	c := &cobra.Command{
@@ -34,7 +34,7 @@ func newBenchCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return benchKeys(c, o.Quick, jsonFile)
+				return benchKeys(c, o.Quick, &out)
 			}
 			if err := o.Check(); err != nil {
 				return &usageError{err}
@@ -48,7 +48,7 @@ func newBenchCommand() *cobra.Command {
 			defer func() { err = errors.Join(err, l.Close()) }()
 			o.Lab = l
 			if guard {
-				return benchGuard(c, o, line, jsonFile)
+				return benchGuard(c, o, line, &out)
 			}
 			report, err := bench.Run(c.Context(), o)
 			line.clear()
@@ -58,10 +58,7 @@ func newBenchCommand() *cobra.Command {
 			if err := report.Write(c.OutOrStdout()); err != nil {
 				return err
 			}
-			if jsonFile != "" {
-				return report.WriteJSON(jsonFile)
-			}
-			return nil
+			return out.writeBy(report.WriteJSON)
 		},
 	}
 	fs := c.Flags()
@@ -78,19 +75,19 @@ func newBenchCommand() *cobra.Command {
 	fs.StringVar((*string)(&o.Progress), "progress", "",
 		"`who` moves roxie's packets: caller or poller (latency caller, bandwidth poller)")
 	fs.BoolVar(&o.Pin, "pin", false, "a CPU for each end, raw and roxie alike, on an idle machine")
-	fs.StringVar(&jsonFile, "json", "", "write the report to this `file`")
+	out.declare(fs, "the report")
 	return c
 }
 
 // benchGuard measures the guard's ratios and judges them.
-func benchGuard(c *cobra.Command, o bench.Options, line *statusLine, jsonFile string) error {
+func benchGuard(c *cobra.Command, o bench.Options, line *statusLine, out *jsonOutput) error {
 	g, err := bench.GuardRun(c.Context(), o)
 	line.clear()
 	if err != nil {
 		return fmt.Errorf("bench: %w", interrupted(err))
 	}
-	if jsonFile != "" {
-		return g.WriteJSON(jsonFile)
+	if out.name != "" {
+		return out.writeBy(g.WriteJSON) // a new reference, which is not judged by the old one
 	}
 	return g.Write(c.OutOrStdout())
 }

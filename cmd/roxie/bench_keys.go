@@ -27,7 +27,7 @@ func wantsKeys(only []string) (bool, error) {
 }
 
 // benchKeys measures hardware keys and registrations.
-func benchKeys(c *cobra.Command, quick bool, jsonFile string) (err error) {
+func benchKeys(c *cobra.Command, quick bool, out *jsonOutput) (err error) {
 	line := newStatusLine(c.ErrOrStderr())
 	l, err := openLab(lab.Config{})
 	if err != nil {
@@ -43,8 +43,5 @@ func benchKeys(c *cobra.Command, quick bool, jsonFile string) (err error) {
 	if err := k.Write(c.OutOrStdout()); err != nil {
 		return err
 	}
-	if jsonFile != "" {
-		return k.WriteJSON(jsonFile)
-	}
-	return nil
+	return out.writeBy(k.WriteJSON)
 }

@@ -129,7 +129,7 @@ func prepare(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	reserveJSON(c)
+	readyFiles(c)
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args = cobra.ArbitraryArgs
 		c.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not there

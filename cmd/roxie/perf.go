@@ -22,7 +22,7 @@ import (
 type perfFlags struct {
 	perf.Config
 	seconds    float64
-	json       string
+	json       jsonOutput
 	lab        bool
 	labConfig  lab.Config
 	cpuProfile string
@@ -109,7 +109,7 @@ func (f *perfFlags) declare(c *cobra.Command) {
 	fs.StringVar(&f.Mode, "xdp", "auto", "XDP `mode`: auto, native, generic")
 	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets of the first queue, in a lab the "+
 		"server's; -1: any")
-	fs.StringVar(&f.json, "json", "", "write the result to this `file`")
+	f.json.declare(fs, "the result")
 	fs.BoolVar(&f.Verify, "verify", false, "compare every byte on the side that receives it")
 	fs.IntVar(&f.Inject, "verify-inject", 0, "flip `n` bytes after arrival: the run must fail")
 	fs.StringVar(&f.Capture, "pcap", "", "write all packets, both directions, to this pcapng "+
@@ -192,10 +192,9 @@ func (f *perfFlags) finish(out io.Writer, results []perf.Result, err error) erro
 	if err := perf.WriteEnd(out, results); err != nil {
 		return err
 	}
-	if f.json != "" {
-		if err := perf.WriteJSON(f.json, results, f.All); err != nil {
-			return err
-		}
+	toJSON := func(w io.Writer) error { return perf.WriteJSON(w, results, f.All) }
+	if err := f.json.writeBy(toJSON); err != nil {
+		return err
 	}
 	for i := range results {
 		if err := results[i].Err(); err != nil {

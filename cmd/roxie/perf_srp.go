@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +21,7 @@ type srpFlags struct {
 	no4K    bool
 	lab     bool
 	linkMTU int
-	json    string
+	json    jsonOutput
 }
 
 func newSRPCommand() *cobra.Command {
@@ -79,7 +77,7 @@ func newStorageCommand(w srpload.Workload, name, short, long string) *cobra.Comm
 	fs.IntVar(&f.CPU, "cpu", -1, "`CPU` that moves the packets, of the first queue; -1: any")
 	fs.IntVarP(&f.Port, "port", "p", srpload.DefaultPort, "TCP `port` to meet at")
 	fs.Uint64Var(&f.Seed, "seed", 1, "`number` that sizes, lists and data follow from")
-	fs.StringVar(&f.json, "json", "", "write the result to this `file`")
+	f.json.declare(fs, "the result")
 	fs.IntVar(&f.Inject, "verify-inject", 0,
 		"change `n` bytes before they are compared: the run must fail")
 	fs.BoolVar(&f.lab, "lab", false, "run both ends here, in network namespaces made for it")
@@ -134,14 +132,8 @@ func (f *srpFlags) finish(out io.Writer, r *srpload.Result) error {
 	if err := srpload.Write(out, r); err != nil {
 		return err
 	}
-	if f.json != "" {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(f.json, append(b, '\n'), 0o666); err != nil {
-			return err
-		}
+	if err := f.json.write(r); err != nil {
+		return err
 	}
 	return r.Err()
 }

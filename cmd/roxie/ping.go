@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +21,8 @@ type pingFlags struct {
 	iface, addr    string
 	port           uint16
 	vlan           int
-	pcap, json     string
+	pcap           string
+	json           jsonOutput
 	cfg            rping.Config
 }
 
@@ -53,7 +52,7 @@ func newPingCommand() *cobra.Command {
 	fs.BoolVarP(&f.cfg.Persistent, "persistent", "P", false, "server: serve any number of clients")
 	fs.IntVar(&f.vlan, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets, both directions, to this pcapng `file`")
-	fs.StringVar(&f.json, "json", "", "client: write the result to this `file`")
+	f.json.declare(fs, "the result of a client")
 	return c
 }
 
@@ -115,14 +114,7 @@ func (f *pingFlags) run(c *cobra.Command) (err error) {
 		return err
 	}
 	fmt.Fprintf(c.OutOrStdout(), "%d rounds of %d bytes in %.3f s, %v each\n", r.Rounds, f.cfg.Size, r.Seconds, r.Round)
-	if f.json == "" {
-		return nil
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(f.json, append(b, '\n'), 0o644)
+	return f.json.write(r)
 }
 
 func (f *pingFlags) serve(c *cobra.Command, dev *verbs.Context, m *cm.Manager) error {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -39,7 +37,8 @@ var pingpongKinds = map[pingpong.Kind]string{
 
 func newPingpongKind(k pingpong.Kind) *cobra.Command {
 	cfg := pingpong.Config{Kind: k}
-	var jsonFile, mode string
+	var mode string
+	var result jsonOutput
 	c := &cobra.Command{
 		Use:   string(k) + " [SERVER]",
 		Short: pingpongKinds[k],
@@ -59,7 +58,7 @@ func newPingpongKind(k pingpong.Kind) *cobra.Command {
 			if err := cfg.Check(); err != nil {
 				return &usageError{err}
 			}
-			return runPingpong(c, cfg, jsonFile)
+			return runPingpong(c, cfg, &result)
 		},
 	}
 	fs := c.Flags()
@@ -89,12 +88,12 @@ func newPingpongKind(k pingpong.Kind) *cobra.Command {
 	}
 	fs.IntVar(&cfg.VLAN, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.StringVar(&mode, "xdp", "auto", "XDP `mode`: auto, native, generic")
-	fs.StringVar(&jsonFile, "json", "", "write the result to this `file`")
+	result.declare(fs, "the result")
 	fs.StringVar(&cfg.Capture, "pcap", "", "write all packets, both directions, to this pcapng `file`")
 	return c
 }
 
-func runPingpong(c *cobra.Command, cfg pingpong.Config, jsonFile string) error {
+func runPingpong(c *cobra.Command, cfg pingpong.Config, result *jsonOutput) error {
 	out := c.OutOrStdout()
 	line := newStatusLine(c.ErrOrStderr())
 	res, err := pingpong.Run(c.Context(), cfg, pingpong.Hooks{
@@ -112,14 +111,7 @@ func runPingpong(c *cobra.Command, cfg pingpong.Config, jsonFile string) error {
 	if err := res.Write(out); err != nil {
 		return err
 	}
-	if jsonFile == "" {
-		return nil
-	}
-	b, err := json.MarshalIndent(res, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(jsonFile, append(b, '\n'), 0o666)
+	return result.write(res)
 }
 
 func printDests(w io.Writer, what string, dests []string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,7 @@ type simOptions struct {
 	runs    int
 	jobs    int
 	seconds float64
-	json    string
+	json    jsonOutput
 	script  string
 	pcap    string
 	mutant  string
@@ -72,7 +71,7 @@ func newSimCommand() *cobra.Command {
 	f.BoolVar(&o.Calm, "calm", false, "no troubles beyond the faults of frames")
 	f.Float64Var(&o.seconds, "duration", 0, "run for so many seconds instead of a number of runs")
 	f.IntVar(&o.jobs, "jobs", 1, "runs at a time; 0: one a core")
-	f.StringVar(&o.json, "json", "", "write the sums over all runs to this file")
+	o.json.declare(f, "the sums over all runs")
 	f.StringVar(&o.script, "script", "", "faults at given frames and times, or a conversation")
 	f.StringVar(&o.pcap, "pcap", "", "write all frames to this file (pcapng)")
 	f.StringVar(&o.mutant, "mutant", "", "switch a planted bug on: exit code 1 if it is caught, 0 if not")
@@ -289,11 +288,7 @@ func (s *simulation) report(out io.Writer) error {
 	if n := len(s.total.Violations); n > 0 {
 		fmt.Fprintf(out, "again: %s\n", s.o.again(s.total.Violations[0].Seed))
 	}
-	if s.o.json == "" {
-		return err
-	}
-	b, jsonErr := json.MarshalIndent(r, "", "  ")
-	return errors.Join(err, jsonErr, os.WriteFile(s.o.json, append(b, '\n'), 0o666))
+	return errors.Join(err, s.o.json.write(r))
 }
 
 // again is the command that repeats the run of one seed.

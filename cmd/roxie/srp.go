@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"time"
 
@@ -22,10 +20,11 @@ import (
 // initiatorFlags are the command line of `roxie srp`.
 type initiatorFlags struct {
 	srp.LoadConfig
-	iface      string
-	area       uint64 // MiB
-	guid       string
-	pcap, json string
+	iface string
+	area  uint64 // MiB
+	guid  string
+	pcap  string
+	json  jsonOutput
 }
 
 func newInitiatorCommand() *cobra.Command {
@@ -66,7 +65,7 @@ func newInitiatorCommand() *cobra.Command {
 		"the target's service GUID, 16 hex digits; default: that of its MAC `address`")
 	fs.Uint64Var(&f.Seed, "seed", 1, "of all that is random")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets, both directions, to this pcapng `file`")
-	fs.StringVar(&f.json, "json", "", "write the report to this `file`, - for standard output")
+	f.json.declare(fs, "the report")
 	return c
 }
 
@@ -180,20 +179,6 @@ func guidOf(m wire.MAC) (g uint64) {
 }
 
 func (f *initiatorFlags) print(c *cobra.Command, r *srp.Report) error {
-	if f.json != "-" {
-		r.Print(c.OutOrStdout())
-	}
-	if f.json == "" {
-		return nil
-	}
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	b = append(b, '\n')
-	if f.json == "-" {
-		_, err = c.OutOrStdout().Write(b)
-		return err
-	}
-	return os.WriteFile(f.json, b, 0o644)
+	r.Print(c.OutOrStdout())
+	return f.json.write(r)
 }

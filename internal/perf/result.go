@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 )
 
@@ -43,8 +42,8 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// WriteJSON writes results to a file: one object, or a list if all sizes were asked for.
-func WriteJSON(name string, results []Result, list bool) error {
+// WriteJSON writes results as JSON: one object, or a list if all sizes were asked for.
+func WriteJSON(w io.Writer, results []Result, list bool) error {
 	var v any = results
 	if !list && len(results) == 1 {
 		v = results[0]
@@ -53,7 +52,8 @@ func WriteJSON(name string, results []Result, list bool) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(name, append(b, '\n'), 0o666)
+	_, err = w.Write(append(b, '\n'))
+	return err
 }
 
 // Setup is what the head of the table tells about a run.
