@@ -20,18 +20,18 @@ const (
 // drive is what a goroutine in Poll does for the shard. When frames have come it goes back at once
 // and leaves the answers for its next call: what the application posts now, seeing a completion or
 // the last byte of a WRITE, leaves ahead of them in the same system call. Should there be no next
-// call, the thread sends them.
-func (p *poller) drive() {
+// call, the thread sends them. It reports whether frames came or went.
+func (p *poller) drive() bool {
 	now := clock()
 	if int64(now)-p.seen.Swap(int64(now)) > int64(callerGone) {
 		p.came.Store(true)
 	}
 	if p.wanted.Load() != 0 || !p.mu.TryLock() {
-		return
+		return false
 	}
 	if p.shut {
 		p.mu.Unlock()
-		return
+		return false
 	}
 	now = max(now, p.now) // the thread may have been here since we looked at the clock
 	p.now = now
@@ -59,6 +59,7 @@ func (p *poller) drive() {
 		p.moved.Add(1)
 	}
 	p.release()
+	return moved+got > 0
 }
 
 // callerLeaves says that the goroutine in Wait goes to sleep: the thread takes over at once.

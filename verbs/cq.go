@@ -76,13 +76,13 @@ func (q *CQ) Len() int { return q.cq.Len() }
 // ErrClosed.
 func (q *CQ) Poll(wc []WC) (int, error) {
 	q.mu.Lock()
-	n := q.take(wc)
+	n, moved := q.take(wc), false
 	if n == 0 && q.caller {
-		q.drive()
+		moved = q.drive()
 		n = q.take(wc)
 	}
 	yield := false
-	if q.vain++; n > 0 {
+	if q.vain++; n > 0 || moved { // what moved may be a WRITE that the application looks for in memory
 		q.vain = 0
 	} else {
 		yield = q.vain%q.patience == 0
@@ -109,11 +109,14 @@ func (q *CQ) err() error {
 	return nil
 }
 
-// drive moves the queue's shards, once.
-func (q *CQ) drive() {
+// drive moves the queue's shards, once. It reports whether frames came or went.
+func (q *CQ) drive() (moved bool) {
 	for set := q.shards.Load(); set != 0; set &= set - 1 {
-		q.ctx.pollers[bits.TrailingZeros64(set)].drive()
+		if q.ctx.pollers[bits.TrailingZeros64(set)].drive() {
+			moved = true
+		}
 	}
+	return moved
 }
 
 // take copies completions from the lanes. q.mu is held.

@@ -189,6 +189,32 @@ func loadFlag(t *testing.T, w wireKind, cfg Config, count int, limit time.Durati
 		a.qp.Stats().Retransmits)
 }
 
+// TestWriteIsNoVainPoll: a call of Poll that has brought a WRITE, which completes nothing here, does not
+// count among the vain ones after which the CPU is offered to others: the answer would wait.
+func TestWriteIsNoVainPoll(t *testing.T) {
+	a, b := newPair(t, wires[0], Config{Progress: ProgressCaller}, endConfig{}, ConnOptions{})
+	const many = 1 << 20
+	for try := range 1000 {
+		flag := byte(try%255) + 1
+		a.mr.Bytes()[0] = flag
+		b.cq.mu.Lock()
+		b.cq.vain = many
+		b.cq.mu.Unlock()
+		a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 1)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+		var wc [1]WC
+		for start := time.Now(); LoadFlag(&b.mr.Bytes()[0]) != flag; {
+			if _, err := b.cq.Poll(wc[:]); err != nil || time.Since(start) > testPatience {
+				t.Fatalf("waited in vain: %v", err)
+			}
+		}
+		a.done(WCSuccess)
+		if b.cq.vain < many {
+			return
+		}
+	} // the thread may have been quicker, but not each time
+	t.Error("WRITEs came, and all calls of Poll counted as vain")
+}
+
 // TestIdleCostsNothing: 64 connections without traffic take less than 1 % of a core.
 func TestIdleCostsNothing(t *testing.T) {
 	onModes(t, func(t *testing.T, w wireKind, cfg Config) {
