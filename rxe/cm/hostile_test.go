@@ -12,7 +12,7 @@ import (
 
 var (
 	hostileSeed = flag.Uint64("hostile.seed", 0, "run this one seed of TestHostile")
-	hostileRuns = flag.Uint64("hostile.runs", 150, "seeds of TestHostile")
+	hostileRuns = flag.Uint64("hostile.runs", 100, "seeds of TestHostile")
 )
 
 // foe is a peer that sends whatever it likes, and an application that calls whatever it likes, at

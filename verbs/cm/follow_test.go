@@ -158,3 +158,65 @@ func TestIDsFollowInterface(t *testing.T) {
 	}
 	a.m.mu.Unlock()
 }
+
+// TestIDsOverVeth: what librdmacm's users do, once over kernel interfaces: a QP of one's own, options,
+// a request waited for, a channel left, a group joined and left.
+func TestIDsOverVeth(t *testing.T) {
+	a, b, _ := vethLab(t, &Config{Machine: quick})
+	ca, later, cb := a.channel(), a.channel(), b.channel()
+	l := b.listening(cb, rcm.PortSpaceTCP, b.ip4)
+	id := a.routed(ca, l.LocalAddr())
+	a.must(id.SetOption(OptionTOS, 0x20))
+	a.must(id.SetOption(OptionAckTimeout, 18))
+	qa, cqa := a.qp(verbs.RC)
+	a.must(id.Connect(&Params{QPN: qa.Num()}))
+	req, err := l.GetRequest(within(t))
+	b.must(err)
+	req.Ack()
+	t.Cleanup(func() { b.must(req.ID.Destroy()) })
+	qb, cqb := b.qp(verbs.RC)
+	b.toState(req.ID, qb, verbs.StateInit, verbs.StateRTR)
+	b.must(req.ID.Accept(&Params{QPN: qb.Num()}))
+	get(t, ca, EventConnectResponse)
+	a.toState(id, qa, verbs.StateInit, verbs.StateRTR, verbs.StateRTS)
+	a.must(id.Establish())
+	get(t, cb, EventEstablished)
+	if err := req.ID.Notify(verbs.EventCommEst); !errors.Is(err, ErrConnected) {
+		t.Error(err)
+	}
+	b.toState(req.ID, qb, verbs.StateRTS)
+	for _, q := range []*verbs.QP{qa, qb} {
+		if attr, _ := q.Query(); attr.Timeout != 18 || attr.AH.TrafficClass != 0x20 {
+			t.Errorf("ACK timeout %d, traffic class %#x", attr.Timeout, attr.AH.TrafficClass)
+		}
+	}
+	sendOne(t, a, b, qa, qb, cqa, cqb)
+	a.must(id.Migrate(later))
+	b.must(req.ID.Disconnect())
+	get(t, later, EventDisconnected)
+	a.must(id.Disconnect())
+	get(t, cb, EventDisconnected)
+	get(t, later, EventTimewaitExit)
+	get(t, cb, EventTimewaitExit)
+
+	group := netip.MustParseAddr("239.77.0.5")
+	ua := a.resolved(ca, netip.AddrPortFrom(b.ip4, 9), verbs.UD)
+	ub := b.resolved(cb, netip.AddrPortFrom(a.ip4, 9), verbs.UD)
+	a.must(ua.JoinMulticast(group))
+	b.must(ub.JoinMulticast(group))
+	joined := get(t, ca, EventMulticastJoin)
+	get(t, cb, EventMulticastJoin)
+	mr, err := b.pd.AllocMR(4096, verbs.LocalWrite)
+	b.must(err)
+	b.must(ub.QP().PostRecv(&verbs.RecvWR{SGList: []verbs.SGE{mr.SGE(0, 128)}}))
+	a.must(ua.QP().PostSend(&verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendInline,
+		Inline: []byte("ping"), AH: joined.Service.AH, RemoteQPN: joined.Service.QPN,
+		RemoteQKey: joined.Service.QKey}))
+	_, init := ub.QP().Query()
+	b.must(init.RecvCQ.Wait(within(t)))
+	if string(mr.Bytes()[verbs.GRHBytes:][:4]) != "ping" {
+		t.Error("datagram differs")
+	}
+	a.must(ua.LeaveMulticast(group))
+	b.must(ub.LeaveMulticast(group))
+}
