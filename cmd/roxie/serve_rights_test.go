@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -170,9 +171,29 @@ func TestServeUser(t *testing.T) {
 	if strings.Count(p.logged(), "interface opened") != 1 {
 		t.Error("the interface was opened again")
 	}
+	wantLines(t, p.logged(), []string{
+		`level=WARN msg="port error: .* interface=veth0 event="port error"`, // PORT_ERR
+		`level=ERROR msg="interface has gone: all its connections are over.*" interface=veth0`,
+		`level=ERROR msg="port error: the interface stays closed until the endpoint is started again; ` +
+			`with a starter \(serve --starter\) it would be opened when it comes back" interface=veth0`,
+	})
 	p.signal(syscall.SIGTERM)
 	if err := p.end(10 * time.Second); err != nil {
 		t.Error(err)
+	}
+}
+
+// wantLines makes sure that a log has lines in an order, each once.
+func wantLines(t *testing.T, log string, lines []string) {
+	t.Helper()
+	at := 0
+	for _, line := range lines {
+		found := regexp.MustCompile(`(?m)`+line).FindAllStringIndex(log, -1)
+		if len(found) != 1 || found[0][0] < at {
+			t.Errorf("%d lines like %s, want one, in the order of\n%s", len(found), line, strings.Join(lines, "\n"))
+			continue
+		}
+		at = found[0][0]
 	}
 }
 
