@@ -274,10 +274,12 @@ func (c *Context) newPD() mr.PD {
 // will answer. It may be called with a shard held.
 func (c *Context) deviceGone() {
 	c.goneOnce.Do(func() {
-		c.events.put(AsyncEvent{Type: EventPortErr})
-		c.events.put(AsyncEvent{Type: EventDeviceFatal})
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if c.link.Running { // else it has been said
+			c.events.put(AsyncEvent{Type: EventPortErr})
+		}
+		c.events.put(AsyncEvent{Type: EventDeviceFatal})
 		c.link.Up, c.link.Running = false, false
 		if !c.isClosed() {
 			c.workers.Add(1)

@@ -299,6 +299,37 @@ func TestCarrierLost(t *testing.T) {
 	testWrite(t, x, y, 10000)
 }
 
+// TestDeletedSaysPortErrOnce: an interface that is deleted goes down, and is gone: one PORT_ERR, then
+// DEVICE_FATAL. One that was down before has said so.
+func TestDeletedSaysPortErrOnce(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(map[bool]string{false: "up", true: "down"}[down], func(t *testing.T) {
+			l := nettest.New(t, nettest.Config{})
+			ca, _ := openLab(t, l)
+			if down {
+				setLink(t, l.A, false)
+				until(t, func() bool { return ca.Port().State == PortDown })
+			}
+			inLink(t, l.A, netlink.LinkDel)
+			errs := 0
+			for {
+				switch e := nextEvent(t, ca); e.Type {
+				case EventPortErr:
+					errs++
+					continue
+				case EventDeviceFatal:
+				default:
+					continue
+				}
+				break
+			}
+			if errs != 1 {
+				t.Errorf("%d port errors before the end of the device, want 1", errs)
+			}
+		})
+	}
+}
+
 // TestMovedAway: an interface that goes to another namespace is gone from here, and can be opened
 // there.
 func TestMovedAway(t *testing.T) {
