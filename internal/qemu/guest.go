@@ -26,9 +26,10 @@ var ErrGone = errors.New("the guest is gone")
 // errStillborn says that the emulator ended before anything in the guest had answered.
 var errStillborn = errors.New(Emulator + " ended")
 
-// births is how often a guest is started whose kernel does not live to answer. Seen once in some
-// dozens of starts, on a busy machine: a panic, "fatal exception in interrupt", two seconds after the
-// start, before any program of ours runs in it. It is the emulated machine's, and no test has begun.
+// births is how often a guest is started whose kernel does not live to answer. Seen twice in some
+// dozens of starts, on a busy machine: an oops, int3, where the kernel has just patched its own code
+// (sched_clock_cpu has a static key that turns two seconds after the start). One emulated processor
+// still ran what the other had replaced. No program of ours runs in the guest by then.
 const births = 3
 
 // Emulator is the program that runs guests.
