@@ -50,7 +50,7 @@ type Config struct {
 
 // Bounds on what a peer may make us wait.
 const (
-	maxTimeoutCode = 21 // 8.6 s: a peer's response timeout and ACK delay
+	maxTimeoutCode = 21 // 8.6 s: a peer's response timeout and ACK delay, and the ACK timeout in a REQ
 	maxLifeCode    = 19 // 2.1 s: the packet lifetime in a REQ
 	maxServiceCode = 25 // 137 s: an MRA
 )

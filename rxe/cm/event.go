@@ -77,7 +77,7 @@ type Request struct {
 	FlowLabel  uint32 // 20 bits
 	TClass     uint8
 	HopLimit   uint8
-	AckTimeout uint8 // code for our QP
+	AckTimeout uint8 // code for our QP, as the peer says it; see QPParam
 	RemoteGUID uint64
 	// IP is the IP addressing header, nil if the service id is outside RDMA-CM's range. IP.Src is
 	// what the peer claims; Addr.Remote is where the MAD came from.

@@ -384,6 +384,10 @@ func TestHostileTimeouts(t *testing.T) {
 		recv(m, 0, 1, q)
 		id := drain(m)
 		must(t, m.Accept(0, id, ours, nil))
+		if p, err := m.QPParam(id); err != nil || Timeout(p.Timeout) < 100*time.Millisecond ||
+			Timeout(p.Timeout) > 10*time.Second {
+			t.Errorf("code %d: our QP's ACK timeout has code %d (%v)", code, p.Timeout, err)
+		}
 		for m.State(id) == StateREPSent {
 			before, now := m.now, m.Deadline()
 			m.Expire(now)

@@ -229,12 +229,21 @@ func (m *Machine) takeREQ(c *conn, mad *MAD, q *REQ) {
 	c.qp = QPParam{
 		Transport: q.Transport, Addr: c.at, DestQPN: q.QPN, SQPSN: q.PSN, MTU: q.MTU,
 		MaxDestRdAtomic: q.InitiatorDepth, MaxRdAtomic: q.ResponderResources,
-		Timeout: q.Primary.AckTimeout, RetryCount: q.RetryCount, RNRRetry: q.RNRRetry,
+		Timeout: m.timeoutOf(q.Primary.AckTimeout), RetryCount: q.RetryCount, RNRRetry: q.RNRRetry,
 		PKey: q.PKey, FlowLabel: q.Primary.FlowLabel, TClass: q.Primary.TClass,
 		HopLimit: q.Primary.HopLimit,
 	}
 	m.setState(c, StateREQRcvd)
 	m.armAfter(c, min(Timeout(q.RemoteTimeout)/2, m.cfg.AcceptTimeout/2))
+}
+
+// timeoutOf is our QP's ACK timeout code for the one in a REQ. A peer may not keep us from noticing
+// that it has gone: 0 would be no timeout at all.
+func (m *Machine) timeoutOf(code uint8) uint8 {
+	if code == 0 {
+		return ackTimeout(m.cfg.AckDelay, m.cfg.PacketLife)
+	}
+	return min(code, maxTimeoutCode)
 }
 
 // Accept answers an EventConnectRequest with a REP; EventEstablished, EventRejected or
