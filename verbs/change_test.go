@@ -12,11 +12,12 @@ import (
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
-// TestOnChange: whoever asked is told of addresses, of the way to a peer and of the interface's end,
-// and of nothing after that.
+// TestOnChange: whoever asked is told of addresses, of the way to a peer and of the interface's
+// end, and nobody after remove.
 func TestOnChange(t *testing.T) {
 	l := nettest.New(t, nettest.Config{})
-	a, b := newEnd(t, openIn(t, l.A, Config{}), endConfig{}), newEnd(t, openIn(t, l.B, Config{}), endConfig{})
+	a := newEnd(t, openIn(t, l.A, Config{}), endConfig{})
+	b := newEnd(t, openIn(t, l.B, Config{}), endConfig{})
 	connect(t, a, b, ConnOptions{})
 	var seen [ChangeGone + 1]atomic.Int32
 	var way atomic.Pointer[Change]

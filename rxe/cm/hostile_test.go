@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -42,7 +43,8 @@ type foeLife struct {
 
 func (f *foe) fail(format string, args ...any) {
 	f.t.Helper()
-	f.t.Fatalf("seed=%d step %d at %v: %s\nreplay: go test ./rxe/cm -run 'TestHostile$' -hostile.seed=%d",
+	f.t.Fatalf("seed=%d step %d at %v: %s\n"+
+		"replay: go test ./rxe/cm -run 'TestHostile$' -hostile.seed=%d",
 		f.seed, f.step, time.Duration(f.now), fmt.Sprintf(format, args...), f.seed)
 }
 
@@ -161,9 +163,10 @@ func (f *foe) attack() {
 	id := f.id()
 	at, remoteID := f.peerOf(id)
 	mad := Encode(f.rng.Uint64N(4), f.message(at, id))
-	if remoteID != 0 && mad.Attr() != AttrREQ && mad.Attr() != AttrSIDRREQ && mad.Attr() != AttrSIDRREP {
-		mad[24], mad[25], mad[26], mad[27] = byte(remoteID>>24), byte(remoteID>>16), byte(remoteID>>8),
-			byte(remoteID)
+	switch a := mad.Attr(); {
+	case remoteID == 0, a == AttrREQ, a == AttrSIDRREQ, a == AttrSIDRREP:
+	default:
+		binary.BigEndian.PutUint32(mad[headerSize:], remoteID)
 	}
 	if f.chance(0.25) {
 		for range 1 + f.rng.IntN(4) {

@@ -65,8 +65,8 @@ func TestListenFamily(t *testing.T) {
 	}
 }
 
-// TestAckTimeoutOption: what the application asks for stands in the REQ and holds for its QP, whatever the
-// peer's ACK delay; the time wait is that of such a path.
+// TestAckTimeoutOption: what the application asks for stands in the REQ and holds for its QP,
+// whatever the peer's ACK delay.
 func TestAckTimeoutOption(t *testing.T) {
 	for _, code := range []uint8{1, 14, 31} {
 		m := newMachine(t, testConfig())

@@ -42,8 +42,8 @@
 //	rdma_event_str                            EventType.String
 //	RDMA_CM_EVENT_ESTABLISHED …, status       EventEstablished …, Event.Status
 //
-// An ID with a QP connects it by itself and takes the QP's first packet for the peer's last message.
-// Without one (Params.QPN) its owner does, as QPAttr says: after EventConnectResponse or before
+// An ID with a QP connects it by itself and takes the QP's first packet for the peer's last
+// message. Without one (Params.QPN) its owner does, as QPAttr says: after EventConnectResponse or before
 // Accept. Not there: the synchronous mode of IDs without a channel, since Dial, Listen and Resolve
 // are that; RDMA_PS_IB and RDMA_PS_IPOIB; RDMA_OPTION_IB_PATH.
 //

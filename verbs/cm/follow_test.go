@@ -159,8 +159,8 @@ func TestIDsFollowInterface(t *testing.T) {
 	a.m.mu.Unlock()
 }
 
-// TestIDsOverVeth: what librdmacm's users do, once over kernel interfaces: a QP of one's own, options,
-// a request waited for, a channel left, a group joined and left.
+// TestIDsOverVeth: what librdmacm's users do, once over kernel interfaces: a QP of one's own,
+// options, a request waited for, a channel left, a group joined and left.
 func TestIDsOverVeth(t *testing.T) {
 	a, b, _ := vethLab(t, &Config{Machine: quick})
 	ca, later, cb := a.channel(), a.channel(), b.channel()

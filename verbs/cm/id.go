@@ -172,8 +172,8 @@ func (id *ID) bind(local netip.Addr, port uint16) error {
 }
 
 // Listen takes requests, of which up to backlog may wait for an answer (rdma_listen; 0: 128). Each
-// is an EventConnectRequest with an ID of its own; GetRequest waits for one. An ID that is not bound
-// listens on any address and a port that nobody has. Errors: rcm.ErrInUse, verbs.ErrInvalid,
+// is an EventConnectRequest with an ID of its own; GetRequest waits for one. An ID that is not
+// bound listens on any address and a port that nobody has. Errors: rcm.ErrInUse, verbs.ErrInvalid,
 // ErrClosed.
 func (id *ID) Listen(backlog int) error {
 	m := id.m
@@ -367,8 +367,8 @@ func (id *ID) shut() {
 	id.put(&Event{Type: EventDeviceRemoval, ID: id, Err: ErrClosed})
 }
 
-// moved: the way to the peer is another one. Its QP and its handles tell of it, each for itself. m.mu
-// is held.
+// moved: the way to the peer is another one. Its QP and its handles tell of it, each for itself.
+// m.mu is held.
 func (id *ID) moved(x *verbs.Change) {
 	if id.state < idAddrResolved || id.state >= idEnded || id.local != addrOf(x.Src) ||
 		id.remote.Addr().Unmap() != addrOf(x.Dst) || id.toldWay == *x {

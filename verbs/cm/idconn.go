@@ -163,8 +163,8 @@ func (id *ID) accept(par Params) error {
 	return err
 }
 
-// Reject refuses a request, or the answer to one's own without a QP (rdma_reject). private has up to
-// 148 bytes.
+// Reject refuses a request, or the answer to one's own without a QP (rdma_reject). private has up
+// to 148 bytes.
 func (id *ID) Reject(private []byte) error {
 	return id.say("reject", func(m *Manager) error {
 		if id.state != idRequested && id.state != idAnswered {

@@ -129,8 +129,8 @@ func (p *Params) bound(q *rcm.QPParam, peer *rcm.Param) {
 }
 
 // Establish completes the connection of an ID without a QP after EventConnectResponse, when the QP
-// that its owner has connected is in RTS (rdma_establish). The peer's EventEstablished follows; here
-// no event does. Errors: verbs.ErrInvalid, also for an ID with a QP, which does this itself.
+// that its owner has connected is in RTS (rdma_establish). The peer's EventEstablished follows;
+// here no event does. Errors: verbs.ErrInvalid, also for an ID with a QP, which does this itself.
 func (id *ID) Establish() error {
 	return id.say("establish", func(m *Manager) error {
 		if id.state != idAnswered {

@@ -61,7 +61,8 @@ func TestIDsWithoutQP(t *testing.T) {
 		b.toState(req.ID, qb, verbs.StateInit, verbs.StateRTR)
 		b.must(req.ID.Accept(&Params{QPN: qb.Num(), Private: []byte("welcome")}))
 		res := get(t, ca, EventConnectResponse)
-		if res.ID != id || res.Remote.QPN != qb.Num() || !bytes.HasPrefix(res.Private, []byte("welcome")) {
+		if res.ID != id || res.Remote.QPN != qb.Num() ||
+			!bytes.HasPrefix(res.Private, []byte("welcome")) {
 			t.Fatalf("response %+v", res)
 		}
 		a.toState(id, qa, verbs.StateRTR, verbs.StateRTS)
@@ -71,7 +72,8 @@ func TestIDsWithoutQP(t *testing.T) {
 		}
 		get(t, cb, EventEstablished)
 		b.toState(req.ID, qb, verbs.StateRTS)
-		if attr, _ := qa.Query(); typ == verbs.RC && (attr.MaxDestRdAtomic != 3 || attr.MaxQPRdAtomic != 5) {
+		if attr, _ := qa.Query(); typ == verbs.RC &&
+			(attr.MaxDestRdAtomic != 3 || attr.MaxQPRdAtomic != 5) {
 			t.Errorf("READs and atomics %d/%d", attr.MaxDestRdAtomic, attr.MaxQPRdAtomic)
 		}
 		sendOne(t, a, b, qa, qb, cqa, cqb)
@@ -127,8 +129,8 @@ func TestResponseRejected(t *testing.T) {
 	b.must(req.ID.Destroy())
 }
 
-// TestNotify: the RTU is lost, and the owner of the accepting QP tells of its first packet. Machines
-// that never repeat anything show that it is this that counts.
+// TestNotify: the RTU is lost, and the owner of the accepting QP tells of its first packet.
+// Machines that never repeat anything show that it is this that counts.
 func TestNotify(t *testing.T) {
 	a, b, link := lossyHosts(t, &Config{Machine: rcm.Config{RetryFirst: time.Hour}})
 	link.lose.Store(&map[rcm.Attr]bool{rcm.AttrRTU: true})

@@ -11,8 +11,8 @@ import (
 // taken, in their order; of a listener also the requests that nobody has taken, with their IDs
 // (rdma_migrate_id). It waits until the events that have been taken are acked: whoever holds one
 // must not call it. Events that come meanwhile are not lost. There is no synchronous mode for an ID
-// without a channel: that is what Manager.Dial and Manager.Listen are for. Errors: verbs.ErrForeign,
-// verbs.ErrInvalid for an ID that is destroyed, ErrClosed.
+// without a channel: that is what Manager.Dial and Manager.Listen are for. Errors:
+// verbs.ErrForeign, verbs.ErrInvalid for an ID that is destroyed, ErrClosed.
 func (id *ID) Migrate(to *EventChannel) error {
 	if to == nil || to.m != id.m {
 		return fmt.Errorf("migrate id: no channel of its device: %w", verbs.ErrForeign)
@@ -84,8 +84,8 @@ func (id *ID) move(from, to *EventChannel) (done bool, err error) {
 	return true, nil
 }
 
-// GetRequest waits for the next request to a listening ID (rdma_get_request): an EventConnectRequest
-// with a new ID, to be acked like any other. It leaves other events in the channel, and takes turns
+// GetRequest waits for the next request to a listening ID (rdma_get_request): an
+// EventConnectRequest with a new ID, to be acked like any other. It leaves other events in the channel, and takes turns
 // with EventChannel.Get where both are used. Errors: verbs.ErrInvalid, ErrClosed when the ID is
 // destroyed or its device gone, ctx's.
 func (id *ID) GetRequest(ctx context.Context) (*Event, error) {

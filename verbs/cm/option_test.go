@@ -65,7 +65,8 @@ func TestOptions(t *testing.T) {
 			t.Errorf("set option: %v", err)
 		}
 	}
-	if OptionAckTimeout != 3 || OptionAFOnly.String() != "AFONLY" || Option(9).String() != "Option(9)" {
+	if OptionAckTimeout != 3 || OptionAFOnly.String() != "AFONLY" ||
+		Option(9).String() != "Option(9)" {
 		t.Error("names or numbers are not librdmacm's")
 	}
 }
@@ -242,8 +243,8 @@ func TestStatus(t *testing.T) {
 	b.must(req.ID.Destroy())
 }
 
-// TestGroupError: a group that cannot be joined, because it is of the other IP version, and one that
-// can afterwards.
+// TestGroupError: a group that cannot be joined, because it is of the other IP version, and one
+// that can afterwards.
 func TestGroupError(t *testing.T) {
 	a, b := hosts(t, nil)
 	ca := a.channel()
