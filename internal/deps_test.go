@@ -69,6 +69,7 @@ var rules = []rule{
 	{"internal/serve", anything, []string{"bpf", "rxe/cm", "verbs", "verbs/capture", "verbs/cm", "verbs/observe",
 		"internal/netdev", "internal/perf", "internal/rping", "internal/starter", "internal/xfer"}, anything},
 	{"internal/...", anything, []string{"bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
+	{"docs/...", anything, []string{"verbs", "verbs/cm"}, nil},
 	{"bench/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"interop/...", anything, []string{"interop/...", "rxe/...", "verbs/...", "internal/..."}, anything},
 	{"cmd/...", anything, []string{"bench/...", "bpf", "xdp", "rxe/...", "verbs/...", "internal/..."},
