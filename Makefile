@@ -40,6 +40,10 @@ run: build ## as root: two endpoints move verified data, with rates beside raw A
 serve: build ## as root: an endpoint and clients move SIZE (1G), with both ends killed on the way
 	@scripts/serve-session $(SIZE)
 
+.PHONY: unit-session
+unit-session: build ## as root: dist/roxie.service under a systemd of its own, sandbox and all
+	@scripts/unit-session
+
 .PHONY: soak
 soak: ## as root: `roxie serve` for MINUTES (10) while links flap, peers are killed, files are read again
 	ROXIE_SOAK=$(or $(MINUTES),10) $(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./cmd/roxie
