@@ -192,11 +192,11 @@ func (f *captureFlags) say(c *cobra.Command, format string, args ...any) {
 func (f *captureFlags) explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no endpoint answers at %s: start `roxie serve`, or name its socket with --control: %w",
-			f.socket, err)
+		return fmt.Errorf("no endpoint answers at %s: start `roxie serve` with --control %s, or say with --control "+
+			"where it is", f.socket, f.socket)
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("%s may not be opened: packets of all peers are the endpoint's owner's and root's to see: %w",
-			f.socket, err)
+		return fmt.Errorf("%s may not be opened: packets of all peers are the endpoint's owner's and root's to see",
+			f.socket)
 	}
-	return err
+	return withoutURL(err)
 }

@@ -241,7 +241,7 @@ func TestCaptureMistakes(t *testing.T) {
 		{"-o x --ring 1s -c 3", 1, "give one of them"},
 		{"-o x --ring-size lots", 2, "--ring-size"},
 		{"-o x -d eth9", 1, "interface eth9 is not open; open are"},
-		{"-o x --control /nonexistent", 1, "start `roxie serve`, or name its socket with --control"},
+		{"-o x --control /nonexistent", 1, "start `roxie serve` with --control"},
 		{"-o /nonexistent/x", 1, "no such file or directory"},
 		{"--trigger", 1, "no capture with --ring runs"},
 	} {

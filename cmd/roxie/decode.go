@@ -37,6 +37,9 @@ func newDecodeCommand() *cobra.Command {
 					return err
 				}
 				defer f.Close()
+				if err := noDirectory(f); err != nil {
+					return err
+				}
 				in = f
 			}
 			err := decodeCapture(c.OutOrStdout(), in)

@@ -114,6 +114,9 @@ func (f *transferFlags) run(c *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	if args[1] == "-" {
+		return usagef("%s moves a file, which is read again to compare: - is none", c.Name())
+	}
 	addr, iface, err := way(c.Context(), host, f.iface)
 	if err != nil {
 		return err
@@ -133,7 +136,7 @@ func (f *transferFlags) run(c *cobra.Command, args []string) (err error) {
 	r, err := f.move(c.Context(), dev, m, f.cfg)
 	finish()
 	if err != nil {
-		return interrupted(err)
+		return explainConnect(err, f.cfg.Addr, "`roxie serve` with exports")
 	}
 	if f.json {
 		enc := json.NewEncoder(c.OutOrStdout())

@@ -41,6 +41,9 @@ func newLabUp(name *string) *cobra.Command {
 		Example: "  roxie lab up --queues 4\n  roxie lab exec B -- tcpdump -ni veth0",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if cfg.Queues < 1 || cfg.MTU < 68 {
+				return usagef("--queues %d, --link-mtu %d: 1 to 4096 queues, 68 to 65535 bytes", cfg.Queues, cfg.MTU)
+			}
 			cfg.Name = *name
 			l, err := lab.New(cfg)
 			if errors.Is(err, os.ErrExist) {

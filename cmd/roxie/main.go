@@ -126,9 +126,7 @@ func prepare(c *cobra.Command) {
 	c.SilenceErrors = true
 	c.SilenceUsage = true
 	c.SuggestionsMinimumDistance = 2
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usagef("%w; see %s --help", err, c.CommandPath())
-	})
+	c.SetFlagErrorFunc(explainFlag)
 	readyFiles(c)
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args = cobra.ArbitraryArgs
@@ -137,7 +135,7 @@ func prepare(c *cobra.Command) {
 	} else if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return usagef("%s: %w; see %s --help", c.Name(), err, c.CommandPath())
+				return explainArgs(c, args, err)
 			}
 			return nil
 		}

@@ -109,7 +109,7 @@ func TestManualErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"manual"}, exitUsage, "accepts 1 arg"},
+		{[]string{"manual"}, exitUsage, "`roxie manual DIR`"},
 		{[]string{"manual", "--format", "pdf", t.TempDir()}, exitUsage, `no format "pdf"`},
 		{[]string{"manual", file}, exitFailure, "not a directory"},
 	} {

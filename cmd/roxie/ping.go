@@ -75,6 +75,11 @@ func (f *pingFlags) check() error {
 		if addr, err = netip.ParseAddr(f.addr); err != nil {
 			return usagef("-a %s: not an IP address", f.addr)
 		}
+		if f.server && !addr.IsUnspecified() {
+			if err := ownAddress(f.iface, addr); err != nil {
+				return err
+			}
+		}
 	}
 	f.cfg.Addr = netip.AddrPortFrom(addr, f.port)
 	return nil
@@ -111,7 +116,7 @@ func (f *pingFlags) run(c *cobra.Command) (err error) {
 	}
 	r, err := rping.Client(c.Context(), dev, m, f.cfg)
 	if err != nil {
-		return err
+		return explainConnect(err, f.cfg.Addr, "rping -s or `roxie ping -s`")
 	}
 	fmt.Fprintf(c.OutOrStdout(), "%d rounds of %d bytes in %.3f s, %v each\n", r.Rounds, f.cfg.Size, r.Seconds, r.Round)
 	return f.json.write(r)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -98,7 +99,11 @@ func (f *serveFlags) run(c *cobra.Command) error {
 		}
 		return exitStatus(exitFailure)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !c.Flags().Changed("config"):
+		return fmt.Errorf("there is no configuration at %s: write one, or name one with --config; "+
+			"docs/serve.md tells what is in it", f.config)
+	case err != nil:
 		return err
 	}
 	if f.check {

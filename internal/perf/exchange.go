@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -118,8 +119,7 @@ func dial(ctx context.Context, server string, port int) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(server, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("reach the server: %w; start the same command without an address "+
-			"there first", err)
+		return nil, fmt.Errorf("reach the server: %w; %s", err, reachHint(err))
 	}
 	return conn, nil
 }
@@ -267,4 +267,13 @@ func agree(ours, theirs hello) (pmtu int, err error) {
 		return 0, differs("--verify", ours.Verify, theirs.Verify)
 	}
 	return min(ours.PMTU, theirs.PMTU), nil
+}
+
+// reachHint says what to do about a server that could not be reached.
+func reachHint(err error) string {
+	var dns *net.DNSError
+	if errors.As(err, &dns) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
+		return "check its address, and the way to it (roxie doctor --peer ADDRESS)"
+	}
+	return "start the same command there first, without an address"
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/roxie-rdma/roxie/rxe/wire"
@@ -139,8 +140,7 @@ func meet(ctx context.Context, cfg *Config, ready func(net.Addr)) (net.Conn, err
 		d := net.Dialer{Timeout: dialTimeout}
 		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(cfg.Server, strconv.Itoa(cfg.Port)))
 		if err != nil {
-			return nil, fmt.Errorf("reach the server: %w; start the same command there first, "+
-				"without an address", err)
+			return nil, fmt.Errorf("reach the server: %w; %s", err, reachHint(err))
 		}
 		return conn, nil
 	}
@@ -160,4 +160,13 @@ func meet(ctx context.Context, cfg *Config, ready func(net.Addr)) (net.Conn, err
 		return nil, context.Cause(ctx)
 	}
 	return conn, err
+}
+
+// reachHint says what to do about a server that could not be reached.
+func reachHint(err error) string {
+	var dns *net.DNSError
+	if errors.As(err, &dns) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
+		return "check its address, and the way to it (roxie doctor --peer ADDRESS)"
+	}
+	return "start the same command there first, without an address"
 }

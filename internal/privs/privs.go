@@ -44,7 +44,7 @@ func Lookup(name string) (User, error) {
 	}
 	if err != nil {
 		if numErr != nil || uid < 1 {
-			return User{}, fmt.Errorf("user %q: %w", name, err)
+			return User{}, fmt.Errorf("unknown user %q: `adduser --system --group %s` makes one", name, name)
 		}
 		return User{Name: name, UID: uid, GID: uid}, nil
 	}

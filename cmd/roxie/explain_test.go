@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestErrorsTell: what a newcomer gets wrong is answered with what is wrong and what to do, in one line.
+func TestErrorsTell(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.yaml")
+	if err := os.WriteFile(text, []byte("interfaces: [{name: nosuch0}]\nservices: {rping: }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	none := filepath.Join(dir, "none", "x")
+	for _, tt := range []struct {
+		line string // words; TEXT is a file, DIR a directory, NONE a path in a directory that is not there
+		code int
+		want []string
+	}{
+		// Arguments and flags.
+		{"get", exitUsage, []string{"`roxie get NAME@HOST FILE`: there are none", "roxie get --help"}},
+		{"get disk@h", exitUsage, []string{"`roxie get NAME@HOST FILE`", `only "disk@h"`}},
+		{"get disk@h a b", exitUsage, []string{`there are 3: ["disk@h" "a" "b"]`}},
+		{"get disk f", exitUsage, []string{"want NAME@HOST or NAME@HOST:PORT"}},
+		{"get disk@127.0.0.1 -", exitUsage, []string{"- is none"}},
+		{"version x", exitUsage, []string{"no arguments are taken", `"x"`}},
+		{"perf read_bw a b", exitUsage, []string{"`roxie perf read_bw [SERVER]`", "2: "}},
+		{"perf read_bw -n abc", exitUsage, []string{`-n, --iters: "abc" is not a whole number`}},
+		{"perf read_bw -n 99999999999999999999", exitUsage, []string{"not so large"}},
+		{"perf read_bw --verify=7", exitUsage, []string{`--verify: "7" is not true or false`}},
+		{"sim --drop x", exitUsage, []string{`--drop: "x" is not a number`}},
+		{"sim --seed -1", exitUsage, []string{"not negative"}},
+		{"get a@b c --wait 10", exitUsage, []string{`"10" is not a time, as 500ms, 10s`}},
+		{"lab up --queues 0", exitUsage, []string{"--queues 0", "1 to 4096"}},
+		{"lab up --link-mtu 5", exitUsage, []string{"68 to 65535"}},
+		{"ping", exitUsage, []string{"server (-s) or a client (-c)"}},
+		{"ping -c -d lo", exitUsage, []string{"address with -a"}},
+		{"dump xyz", exitUsage, []string{"xyz is no QPN", "0x11"}},
+		{"top --sort foo", exitUsage, []string{"inflight, peer"}},
+		{"pingpong rc", exitUsage, []string{"which interface? give it with -d"}},
+		// What is not there.
+		{"perf read_bw -d nosuch0", exitFailure, []string{`no such interface "nosuch0"`, "it has lo"}},
+		{"pingpong rc -d nosuch0", exitFailure, []string{"it has lo"}},
+		{"ping -s -d nosuch0", exitFailure, []string{"it has lo"}},
+		{"ping -s -d lo -a 192.0.2.99", exitFailure, []string{"no address of lo, which has"}},
+		{"srp nosuch0 192.0.2.1", exitFailure, []string{"it has lo"}},
+		{"stat --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
+		{"dump 1 --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
+		{"capture -o x --control NONE", exitFailure, []string{"no endpoint answers at", "start `roxie serve`"}},
+		{"capture -o x --control TEXT", exitFailure, []string{"no endpoint answers at"}},
+		{"serve --config NONE", exitFailure, []string{"no such file or directory"}},
+		{"serve --config TEXT --user no-such-user", exitFailure, []string{"unknown user", "adduser --system"}},
+		{"lab exec --name roxie-none A -- ls", exitFailure, []string{"`roxie lab up"}},
+		// Files.
+		{"decode NONE", exitFailure, []string{"no such file"}},
+		{"decode TEXT", exitFailure, []string{"not a pcap or pcapng file"}},
+		{"decode DIR", exitFailure, []string{"is a directory: name a file in it"}},
+		{"bench --json NONE", exitFailure, []string{"no such file or directory"}},
+		{"sim --pcap NONE", exitFailure, []string{"no such file or directory"}},
+	} {
+		args := strings.Fields(tt.line)
+		for i := range args {
+			switch args[i] {
+			case "TEXT":
+				args[i] = text
+			case "DIR":
+				args[i] = dir
+			case "NONE":
+				args[i] = none
+			}
+		}
+		code, stdout, stderr := cli(args...)
+		if code != tt.code || stdout != "" || strings.Count(stderr, "\n") != 1 ||
+			!strings.HasPrefix(stderr, "roxie: ") {
+			t.Errorf("roxie %s: exit code %d, want %d and one line on standard error: %q %q", tt.line, code,
+				tt.code, stdout, stderr)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("roxie %s: %q, want %q in it", tt.line, stderr, want)
+			}
+		}
+		for _, noise := range []string{"strconv", "http://", "arg(s)", "context "} {
+			if strings.Contains(stderr, noise) {
+				t.Errorf("roxie %s: %q means nothing to who reads %q", tt.line, noise, stderr)
+			}
+		}
+	}
+}
+
+// TestErrorsOnInterfaces: the same, of what only shows on an interface.
+func TestErrorsOnInterfaces(t *testing.T) {
+	needRoot(t)
+	name := fmt.Sprintf("roxie.%d.errors", os.Getpid())
+	if code, _, stderr := cli("lab", "up", "--name", name); code != exitOK {
+		t.Fatal(stderr)
+	}
+	defer cli("lab", "down", "--name", name)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(runMain, "1")
+	inside := func(command ...string) (code int, stderr string) {
+		code, _, stderr = cli(append([]string{"lab", "exec", "--name", name, "B", "--"}, command...)...)
+		return code, stderr
+	}
+	for _, tt := range []struct {
+		before string // a command
+		line   string
+		code   int
+		want   string
+	}{
+		{"", "perf write_bw -d veth0 10.77.0.1", exitFailure, "start the same command there first, without an address"},
+		{"", "pingpong rc -d veth0 10.77.0.1", exitFailure, "start the same command there first, without an address"},
+		{"", "perf write_bw -d veth0 192.0.2.1", exitFailure, "check its address, and the way to it"},
+		{"", "pingpong rc -d veth0 192.0.2.1", exitFailure, "check its address, and the way to it"},
+		{"", "pingpong rc -d veth0 -g 9", exitFailure, "`roxie devinfo -v` lists them"},
+		{"", "perf write_bw -d veth0 --queues 5", exitFailure, "take fewer, or `ethtool -L`"},
+		{"", "get disk@10.77.0.1 DIR/f --wait 1ms", exitFailure, "is `roxie serve` with exports running there?"},
+		{"", "get disk@192.0.2.1 DIR/f", exitFailure, "no route to 192.0.2.1"},
+		{"ip link set veth0 mtu 300", "perf write_bw -d veth0", exitFailure, "mtu 340"},
+		{"ip link set veth0 down", "perf write_bw -d veth0", exitFailure, "`ip link set veth0 up`"},
+	} {
+		if tt.before != "" {
+			if code, stderr := inside(strings.Fields(tt.before)...); code != 0 {
+				t.Fatalf("%s: %s", tt.before, stderr)
+			}
+		}
+		line := strings.ReplaceAll(tt.line, "DIR", t.TempDir())
+		code, stderr := inside(append([]string{exe}, strings.Fields(line)...)...)
+		if code != tt.code || !strings.Contains(stderr, tt.want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("roxie %s: exit code %d, %q; want %d, %q in it", tt.line, code, stderr, tt.code, tt.want)
+		}
+	}
+}
