@@ -139,6 +139,7 @@ func (c *crowd) measure(ctx context.Context, qps int, d time.Duration) (WireQPs,
 	after := c.e.drops()
 	w.Retransmits = after.Retransmits - before.Retransmits
 	w.Dropped = after.lost() - before.lost()
+	w.Packets = float64(after.Packets-before.Packets) / float64(sent)
 	return w, err
 }
 

@@ -168,8 +168,9 @@ func (l *Loads) write(b *strings.Builder) {
 	row(fmt.Sprintf("%d connections", l.Setup.Connections), "made in %.2f s; an idle QP takes %d bytes of heap, "+
 		"%d of memory", l.Setup.Seconds, l.Setup.HeapPerQP, l.Setup.RSSPerQP)
 	for _, q := range l.QPs {
-		row(fmt.Sprintf("%d QPs in turn, WRITE 64 B", q.QPs), "%.3f Mpps, %.0f ns, %.0f ns of CPU (%.2f); "+
-			"%d sent again, %d dropped", q.Mpps, q.NS, q.CPU, q.CPU/l.QPs[0].CPU, q.Retransmits, q.Dropped)
+		row(fmt.Sprintf("%d QPs in turn, WRITE 64 B", q.QPs), "%.3f Mpps, %.0f ns of CPU, %.2f packets; "+
+			"%.0f ns a packet (%.2f); %d sent again, %d dropped", q.Mpps, q.CPU, q.Packets, q.perPacket(),
+			q.perPacket()/l.QPs[0].perPacket(), q.Retransmits, q.Dropped)
 	}
 	row(fmt.Sprintf("%d idle connections", l.Idle.Connections), "%.2f %% of a core over %.0f s; first message after a "+
 		"rest %.0f µs", l.Idle.Percent, l.Idle.Seconds, l.Idle.WakeP50)

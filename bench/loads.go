@@ -84,11 +84,17 @@ type WireQPs struct {
 	QPs  int     `json:"qps"`
 	Mpps float64 `json:"mpps"`   // messages
 	CPU  float64 `json:"cpu_ns"` // of both ends, a message
-	NS   float64 `json:"ns"`     // time, a message
+	// Packets are those of both ends, ACKs too, for each message. One QP's messages share an ACK;
+	// those of many QPs have one each.
+	Packets float64 `json:"packets"`
+	NS      float64 `json:"ns"` // time, a message
 	// Retransmits are packets sent again, Dropped those for which a ring had no room.
 	Retransmits uint64 `json:"retransmits"`
 	Dropped     uint64 `json:"dropped"`
 }
+
+// perPacket is the CPU time of both ends for each packet, in ns.
+func (w *WireQPs) perPacket() float64 { return w.CPU / max(w.Packets, 1) }
 
 // Idle is of connections that do nothing, in the default configuration.
 type Idle struct {
