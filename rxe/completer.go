@@ -18,7 +18,8 @@ func (q *QP) complete(p *wire.Packet) {
 	}
 	if p.PSN.Diff(r.una) < 0 || p.PSN.Diff(r.sent) >= 0 {
 		if p.Info.Flags&wire.FlagAck != 0 && p.PSN.Next() == r.una && p.AETH().Syndrome().Kind() == wire.KindACK {
-			q.credit(p.AETH()) // the last ACK again, sent for its credits
+			q.credit(p.AETH()) // the last ACK again: for its credits, or the packet came twice
+			r.heardTwice()
 		}
 		if mutant.CompReadAgain {
 			q.placeAgain(p)

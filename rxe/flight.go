@@ -31,6 +31,7 @@ type flight struct {
 	timing    bool
 	recovers  bool
 	lossy     bool // has lost packets lately
+	guessed   bool // that, by an ACK timeout: the peer may as well have been busy for so long
 	probed    bool // since the last progress
 	probing   bool // one packet is in flight, to see what the peer makes of it
 
@@ -95,6 +96,7 @@ func (q *QP) lost(timeout bool) {
 	} else {
 		r.lossRow = 0
 	}
+	r.guessed = timeout && (r.guessed || !r.lossy)
 	r.lossy, r.lossAt = true, r.una
 	overrun := r.lossRow >= lossyFlights
 	if !timeout && (r.recovers && r.una.Diff(r.recover) < 0 || !overrun && !r.queues(q.shard.now)) {
@@ -125,6 +127,14 @@ func (r *requester) grow(n, limit uint32) {
 	}
 	for r.acc += n; r.acc >= r.cwnd && r.cwnd < limit; r.cwnd++ {
 		r.acc -= r.cwnd
+	}
+}
+
+// heardTwice notes that the peer has acknowledged the last packet once more. After an ACK timeout that
+// says that it had come the first time.
+func (r *flight) heardTwice() {
+	if r.guessed {
+		r.lossy, r.guessed = false, false
 	}
 }
 

@@ -257,3 +257,34 @@ func TestProbe(t *testing.T) {
 		t.Fatalf("%d packets after a READ", len(out))
 	}
 }
+
+// TestProbeNotOfBusyPeer: an ACK timeout alone makes the path one that loses packets, until the peer
+// acknowledges a packet twice: it had come, and the peer was busy. No probe goes out after that.
+func TestProbeNotOfBusyPeer(t *testing.T) {
+	for _, busy := range []bool{true, false} {
+		p := qpIn(t, rxe.StateRTS, rawConfig{retry: 3})
+		write := func(x rxe.PSN) {
+			t.Helper()
+			if out := p.post(p.writeWR(1, 8)); len(out) != 1 || out[0].psn != x {
+				t.Fatalf("posted: %+v, want PSN %v", out, x)
+			}
+		}
+		write(ourPSN)
+		p.advance(10_000)
+		p.inject(ack(ourPSN))
+		write(ourPSN.Add(1))
+		out := p.advance(ackT14 + ms) // and a probe
+		if len(out) != 2 || out[0].psn != ourPSN.Add(1) || out[1].psn != out[0].psn {
+			t.Fatalf("after the ACK timeout: %+v", out)
+		}
+		p.inject(ack(ourPSN.Add(1)))
+		write(ourPSN.Add(2))
+		if busy {
+			p.inject(ack(ourPSN.Add(1)))
+		}
+		want := map[bool]int{true: 0, false: 1}[busy]
+		if out := p.advance(ackT14 - ms); len(out) != want {
+			t.Fatalf("busy %v: %d packets before the next ACK timeout, want %d", busy, len(out), want)
+		}
+	}
+}
