@@ -87,9 +87,9 @@ func (a *attacker) flood(n, burst int, request func(i int) (netip.Addr, uint16))
 	}
 }
 
-// crowd is a flood's source: a hundred addresses.
+// crowd is a flood's source: a hundred addresses behind a gateway.
 func crowd(i int) (netip.Addr, uint16) {
-	return netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i%100)}), []uint16{7175, 7470, 9}[i%3]
+	return netip.AddrFrom4([4]byte{10, 99, 0, byte(100 + i%100)}), []uint16{7175, 7470, 9}[i%3]
 }
 
 // countFiles counts a process's descriptors.
@@ -130,7 +130,7 @@ func (a *attacker) getIn(c *client) {
 				done <- err
 				return
 			}
-			time.Sleep(2 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // more than a busy machine carries out is no fair share any more
 		}
 		done <- nil
 	}()
@@ -153,6 +153,7 @@ func TestServeHostile(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
 	l := nettest.New(t, nettest.Config{})
+	ip(t, l.A, "route", "add", "10.99.0.0/16", "via", l.B.IPv4.String())
 	p := endpoint(t, l.A, hostileConfig)
 	c := newClient(t, l.B)
 	e := c.export("scratch", true)
@@ -166,16 +167,18 @@ func TestServeHostile(t *testing.T) {
 	if _, err := c.dial("10.77.0.1:7175", nil); err != nil {
 		t.Errorf("another peer during the flood: %v", err)
 	}
-	a.flood(1000, 16, crowd)
-	full := regexp.MustCompile(`connection ended.* peer=10\.77\.0\.1..:.* made room`)
-	eventually(t, "crowd of connections that is too large", func() bool { return full.MatchString(p.logged()) })
+	full := regexp.MustCompile(`connection ended.* peer=10\.99\.0\.1..:.* made room`)
+	eventually(t, "crowd of connections that is too large", func() bool { // a busy endpoint misses some
+		a.flood(100, 16, crowd)
+		return len(full.FindAllString(p.logged(), 10)) == 10
+	})
 	memory := rss(t, pid) // all that the limits allow is taken
 	a.flood(2000, 16, crowd)
 	if got := e.do(verbs.WRRDMAWrite, 0, 8); got != verbs.WCSuccess {
 		t.Errorf("a connection that was there: %v", got)
 	}
 	a.getIn(c)
-	now, room := rss(t, pid), 64<<10 // requests that wait, garbage: in KiB, with the race detector too
+	now, room := rss(t, pid), 128<<10 // requests that wait, garbage: in KiB, with the race detector too
 	t.Logf("%d requests; memory from %d to %d KiB", a.sent, memory, now)
 	if now > memory+room {
 		t.Errorf("memory goes on growing, from %d to %d KiB", memory, now)
