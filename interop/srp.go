@@ -103,8 +103,8 @@ func srpReport(ctx context.Context, p *process) (*srp.Report, error) {
 		return nil, err
 	}
 	rep := new(srp.Report)
-	text, found := strings.CutPrefix(p.out.String(), "{")
-	if err := json.Unmarshal([]byte("{"+text), rep); err != nil || !found {
+	_, text, _ := strings.Cut("\n"+p.out.String(), "\n{") // words, which go to standard error, are there too
+	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(rep); err != nil {
 		return nil, fmt.Errorf("no report: %w", err)
 	}
 	if rep.Mismatches+rep.Errors+rep.Timeouts > 0 {
