@@ -32,10 +32,10 @@ func TestOnChange(t *testing.T) {
 
 	added := &netlink.Addr{IPNet: &net.IPNet{IP: netip.MustParseAddr("10.77.0.77").AsSlice(),
 		Mask: net.CIDRMask(24, 32)}}
-	inLink(t, l.A, func(i netlink.Link) error { return netlink.AddrAdd(i, added) })
+	nettest.OnLink(t, l.A, func(i netlink.Link) error { return netlink.AddrAdd(i, added) })
 	until(t, func() bool { return seen[ChangeGIDs].Load() == 1 })
 
-	inLink(t, l.A, func(netlink.Link) error {
+	nettest.OnLink(t, l.A, func(netlink.Link) error {
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.A.Ifindex, State: netlink.NUD_REACHABLE,
 			IP: l.B.IPv4.AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0x33, 0x55}})
 	})
@@ -45,7 +45,7 @@ func TestOnChange(t *testing.T) {
 	if w := way.Load(); *w != want {
 		t.Errorf("told %+v, want %+v", *w, want)
 	}
-	inLink(t, l.A, netlink.LinkDel)
+	nettest.OnLink(t, l.A, netlink.LinkDel)
 	until(t, func() bool { return seen[ChangeGone].Load() == 1 })
 	remove()
 	if n := none.Load(); n != 0 {

@@ -14,25 +14,12 @@ import (
 // setLink changes a namespace's interface up or down.
 func setLink(t *testing.T, n *nettest.Namespace, up bool) {
 	t.Helper()
-	inLink(t, n, func(l netlink.Link) error {
+	nettest.OnLink(t, n, func(l netlink.Link) error {
 		if up {
 			return netlink.LinkSetUp(l)
 		}
 		return netlink.LinkSetDown(l)
 	})
-}
-
-func inLink(t *testing.T, n *nettest.Namespace, f func(netlink.Link) error) {
-	t.Helper()
-	if err := n.DoErr(func() error {
-		l, err := netlink.LinkByIndex(n.Ifindex)
-		if err != nil {
-			return err
-		}
-		return f(l)
-	}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // awaitEvent takes events until one of a type comes.
@@ -79,7 +66,7 @@ func TestDeviceDeleted(t *testing.T) {
 			connect(t, a, b, ConnOptions{})
 			testWrite(t, a, b, 100)
 			a.recv(1)
-			inLink(t, l.A, netlink.LinkDel)
+			nettest.OnLink(t, l.A, netlink.LinkDel)
 			awaitEvent(t, a.c, EventDeviceFatal)
 			a.peer = nil
 			a.done(WCWRFlushErr)
@@ -97,7 +84,7 @@ func TestAddressesFollowed(t *testing.T) {
 	old := gid(t, b.c, false)
 	added := netip.MustParsePrefix("10.77.0.77/24")
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: added.Addr().AsSlice(), Mask: net.CIDRMask(24, 32)}}
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, address) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, address) })
 	awaitEvent(t, b.c, EventGIDChange)
 	var now GIDEntry
 	for _, g := range b.c.GIDs() {
@@ -115,7 +102,7 @@ func TestAddressesFollowed(t *testing.T) {
 	b.must(b.qp.ConnectRC(b.psn, ConnInfo{QPN: a.qp.Num(), PSN: a.psn, GID: ga.GID},
 		ConnOptions{SGIDIndex: now.Index}))
 	testWrite(t, a, b, 1000)
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrDel(i, address) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrDel(i, address) })
 	awaitEvent(t, b.c, EventGIDChange)
 	if _, err := b.c.GID(now.Index); err == nil {
 		t.Error("the address that went is still a GID")
@@ -133,8 +120,8 @@ func TestNeighbourFollowed(t *testing.T) {
 	connect(t, a, b, ConnOptions{})
 	testWrite(t, a, b, 100)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0x33, 0x44}
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
-	inLink(t, l.A, func(i netlink.Link) error {
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
+	nettest.OnLink(t, l.A, func(i netlink.Link) error {
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.A.Ifindex, State: netlink.NUD_REACHABLE,
 			IP: l.B.IPv4.AsSlice(), HardwareAddr: mac})
 	})

@@ -27,7 +27,7 @@ func openLab(t *testing.T, l *nettest.Lab) (a, b *Context) {
 
 func setMTU(t *testing.T, n *nettest.Namespace, mtu int) {
 	t.Helper()
-	inLink(t, n, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
+	nettest.OnLink(t, n, func(l netlink.Link) error { return netlink.LinkSetMTU(l, mtu) })
 }
 
 // fails posts a WRITE that nobody acknowledges.
@@ -133,7 +133,7 @@ func TestAddressGoesAndReturns(t *testing.T) {
 	ca, cb := openLab(t, l)
 	own, added := addrOf("10.77.0.2/24"), addrOf("10.77.0.99/24")
 	second := addrOf("10.78.0.2/24") // so that the first network's going takes no other along
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, second) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, second) })
 	awaitEvent(t, cb, EventGIDChange)
 	patient := ConnOptions{Timeout: 18, RetryCnt: 7} // eight seconds
 	a, b := newEnd(t, ca, endConfig{}), newEnd(t, cb, endConfig{})
@@ -141,18 +141,18 @@ func TestAddressGoesAndReturns(t *testing.T) {
 	x, y := newEnd(t, ca, endConfig{}), newEnd(t, cb, endConfig{})
 	connect(t, x, y, quick)
 	testWrite(t, a, b, 10000)
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrDel(i, own) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrDel(i, own) })
 	awaitEvent(t, cb, EventGIDChange)
 	x.fails(100)
 	a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 10000)}, RemoteAddr: b.mr.Addr(),
 		RKey: b.mr.RKey()})
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, added) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, added) })
 	awaitEvent(t, cb, EventGIDChange)
 	cb.findWays()
 	if p := b.path(); netdev.AddrOf(p.Src).String() != "10.77.0.2" {
 		t.Errorf("a connection took another address, %v", netdev.AddrOf(p.Src))
 	}
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, own) })
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, own) })
 	awaitEvent(t, cb, EventGIDChange)
 	a.done(WCSuccess)
 	testWrite(t, a, b, 1000)
@@ -183,7 +183,7 @@ func TestPeerMovesByItself(t *testing.T) {
 			connectBy(t, a, b, ConnOptions{Timeout: 18, RetryCnt: 7}, ipv6)
 			testWrite(t, a, b, 100)
 			mac := net.HardwareAddr{2, 0, 0, 0, 0x55, 0x66}
-			inLink(t, l.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
+			nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
 			until(t, func() bool {
 				p, q := a.path(), b.path()
 				return p.DstMAC.String() == mac.String() && q.SrcMAC.String() == mac.String()
@@ -211,7 +211,7 @@ func TestGatewayFollowed(t *testing.T) {
 	}
 	use := func(gateway string) {
 		t.Helper()
-		inLink(t, l.A, func(netlink.Link) error { return netlink.RouteReplace(route(gateway)) })
+		nettest.OnLink(t, l.A, func(netlink.Link) error { return netlink.RouteReplace(route(gateway)) })
 	}
 	use("10.77.0.2")
 	join := func(o ConnOptions) (a, b *end) {
@@ -251,8 +251,8 @@ func TestGatewayFollowed(t *testing.T) {
 	by(a, "10.77.0.4 lost=false nowhere=true")
 	a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 1000)}, RemoteAddr: b.mr.Addr(),
 		RKey: b.mr.RKey()})
-	inLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, addrOf("10.77.0.4/24")) })
-	inLink(t, l.A, func(i netlink.Link) error { // as it would ask again within seconds
+	nettest.OnLink(t, l.B, func(i netlink.Link) error { return netlink.AddrAdd(i, addrOf("10.77.0.4/24")) })
+	nettest.OnLink(t, l.A, func(i netlink.Link) error { // as it would ask again within seconds
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.A.Ifindex, State: netlink.NUD_STALE,
 			IP: net.ParseIP("10.77.0.4"), HardwareAddr: l.B.MAC})
 	})
@@ -260,7 +260,7 @@ func TestGatewayFollowed(t *testing.T) {
 	a.done(WCSuccess)
 
 	x, _ := join(quick)
-	inLink(t, l.A, func(netlink.Link) error { return netlink.RouteDel(route("")) })
+	nettest.OnLink(t, l.A, func(netlink.Link) error { return netlink.RouteDel(route("")) })
 	by(x, "10.77.0.4 lost=true nowhere=true")
 	x.fails(1000)
 	by(a, "10.77.0.4 lost=true nowhere=true")
@@ -310,7 +310,7 @@ func TestDeletedSaysPortErrOnce(t *testing.T) {
 				setLink(t, l.A, false)
 				until(t, func() bool { return ca.Port().State == PortDown })
 			}
-			inLink(t, l.A, netlink.LinkDel)
+			nettest.OnLink(t, l.A, netlink.LinkDel)
 			errs := 0
 			for {
 				switch e := nextEvent(t, ca); e.Type {
@@ -344,7 +344,7 @@ func TestMovedAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	inLink(t, l.A, func(i netlink.Link) error { return netlink.LinkSetNsFd(i, int(f.Fd())) })
+	nettest.OnLink(t, l.A, func(i netlink.Link) error { return netlink.LinkSetNsFd(i, int(f.Fd())) })
 	awaitEvent(t, ca, EventDeviceFatal)
 	a.peer = nil
 	a.done(WCWRFlushErr)

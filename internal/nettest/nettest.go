@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/roxie-rdma/roxie/internal/lab"
 )
 
@@ -54,4 +56,18 @@ func New(t testing.TB, cfg Config) *Lab {
 		}
 	})
 	return l
+}
+
+// OnLink does something to a namespace's end of the veth pair, within it.
+func OnLink(t testing.TB, n *Namespace, f func(netlink.Link) error) {
+	t.Helper()
+	if err := n.DoErr(func() error {
+		l, err := netlink.LinkByIndex(n.Ifindex)
+		if err != nil {
+			return err
+		}
+		return f(l)
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

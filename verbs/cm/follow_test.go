@@ -15,20 +15,6 @@ import (
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
-// inLink does something to a namespace's interface.
-func inLink(t testing.TB, n *rxnettest.Namespace, f func(netlink.Link) error) {
-	t.Helper()
-	if err := n.DoErr(func() error {
-		l, err := netlink.LinkByIndex(n.Ifindex)
-		if err != nil {
-			return err
-		}
-		return f(l)
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // gather takes events until each of the IDs has had one of a type, and returns those. Events of
 // types that may come meanwhile are passed over.
 func gather(t testing.TB, ch *EventChannel, want EventType, pass map[EventType]bool,
@@ -84,8 +70,8 @@ func TestIDsFollowInterface(t *testing.T) {
 
 	// Another link address of the peer: its own IDs learn of it, and those that reach it there.
 	mac := net.HardwareAddr{2, 0, 0, 0, 0x33, 0x44}
-	inLink(t, lab.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
-	inLink(t, lab.A, func(netlink.Link) error {
+	rxnettest.OnLink(t, lab.B, func(i netlink.Link) error { return netlink.LinkSetHardwareAddr(i, mac) })
+	rxnettest.OnLink(t, lab.A, func(netlink.Link) error {
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: lab.A.Ifindex, State: netlink.NUD_PERMANENT,
 			IP: b.ip4.AsSlice(), HardwareAddr: mac})
 	})
@@ -100,7 +86,7 @@ func TestIDsFollowInterface(t *testing.T) {
 	// The own address goes, comes back and goes again.
 	own := &netlink.Addr{IPNet: &net.IPNet{IP: a.ip4.AsSlice(), Mask: net.CIDRMask(24, 32)}}
 	for range 2 {
-		inLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrDel(i, own) })
+		rxnettest.OnLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrDel(i, own) })
 		lost := map[*ID]bool{}
 		for len(lost) < 3 {
 			ev := get(t, ca, EventAddrChange)
@@ -114,7 +100,7 @@ func TestIDsFollowInterface(t *testing.T) {
 		if !lost[id] || !lost[ready] || !lost[bound] {
 			t.Fatalf("IDs %v have lost their address", lost)
 		}
-		inLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrAdd(i, own) })
+		rxnettest.OnLink(t, lab.A, func(i netlink.Link) error { return netlink.AddrAdd(i, own) })
 		until(t, func() bool {
 			a.m.mu.Lock()
 			defer a.m.mu.Unlock()
@@ -128,7 +114,7 @@ func TestIDsFollowInterface(t *testing.T) {
 		_, err := l.GetRequest(context.Background())
 		asked <- err
 	}()
-	inLink(t, lab.A, netlink.LinkDel)
+	rxnettest.OnLink(t, lab.A, netlink.LinkDel)
 	ends := map[EventType]bool{EventAddrChange: true, EventDisconnected: true}
 	for _, ev := range gather(t, ca, EventDeviceRemoval, ends, id, ready, six, bound, idle) {
 		if ev.Status != -int(syscall.ENODEV) {
