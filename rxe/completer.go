@@ -133,8 +133,8 @@ func (q *QP) nakRNR(x PSN, code uint8) {
 	r := &q.req
 	q.shard.C.RcvdRNRErr++
 	q.Stats.RNRRcvd++
-	if r.rnrWait {
-		q.drop(ReasonRNRWait)
+	if r.rnrWait && x == r.una {
+		q.drop(ReasonRNRWait) // again: the wait goes on
 		return
 	}
 	implied := q.ackThrough(x.Add(wire.PSNMask))

@@ -37,6 +37,29 @@ func TestRNRWaitEndsByProgress(t *testing.T) {
 	}
 }
 
+// TestRNRWaitMovesOn: during the wait for one SEND the RNR NAK of a later one comes: copies of what is
+// between have been accepted. That is acknowledged, and the later one has a wait of its own.
+func TestRNRWaitMovesOn(t *testing.T) {
+	p := qpIn(t, rxe.StateRTS, rawConfig{rnr: 7, retry: 7})
+	for i := range 3 {
+		p.post(p.sendWR(uint64(i+1), 8))
+	}
+	p.inject(rnr(ourPSN, 14)) // 1.28 ms
+	p.advance(1 * ms)
+	if s := p.inject(rnr(ourPSN.Add(2), 14), ack(ourPSN.Next())); len(s) != 0 {
+		t.Fatalf("sent during the wait: %+v", s)
+	}
+	p.wantWC("1:success", "2:success")
+	if s := p.advance(1_280_000 - 1000); len(s) != 0 {
+		t.Fatalf("sent during the second wait: %+v", s)
+	}
+	if s := one(t, p.advance(20_000)); s.psn != ourPSN.Add(2) {
+		t.Fatalf("sent after the wait: %+v", s)
+	}
+	p.inject(ack(ourPSN.Add(2)))
+	p.wantWC("3:success")
+}
+
 // TestRNRWaitBehindRead: READ responses come, an RNR NAK of a SEND behind the READ follows: the READ
 // completes, the SEND waits. A response that is missing makes the RNR NAK an implied NAK.
 func TestRNRWaitBehindRead(t *testing.T) {
