@@ -20,6 +20,11 @@ const (
 	chaosGap   = 150_000   // ns between two troubles at most
 	chaosLasts = 1_500_000 // ns a trouble lasts at most
 	severEvery = 256       // troubles to one path that is cut for so long that retries run out
+
+	// Troubles begin in the first chaosBusy of each chaosPeriod only, ns. Else they follow each other
+	// so closely that now and then all eight tries of a request, 1 ms apart, met one.
+	chaosPeriod = 8_000_000
+	chaosBusy   = 4_000_000
 )
 
 func (w *world) startChaos() {
@@ -46,6 +51,10 @@ func (w *world) echo(_ uint64, _, _ *sim.Node, b []byte) sim.Verdict {
 
 func (w *world) nextTrouble() {
 	if w.chaos.off {
+		return
+	}
+	if phase := w.f.Now() % chaosPeriod; phase >= chaosBusy {
+		w.f.At(w.f.Now()+chaosPeriod-phase, w.nextTrouble)
 		return
 	}
 	r := w.r

@@ -53,7 +53,7 @@ func (o *op) outcome() string {
 
 // mayBeGone reports whether the region may have gone before o was executed.
 func (l *lease) mayBeGone(o *op) bool {
-	return l.rude || l.buried || l.life.gone || l.life.num != o.life
+	return l.rude || l.life.cut || l.buried || l.life.gone || l.life.num != o.life
 }
 
 // unharmed checks that an operation which failed has written nothing.

@@ -69,6 +69,7 @@ type life struct {
 	iova   uint64
 	access mr.Access
 	used   uint32 // bytes handed out
+	cut    bool   // is to be taken away while the user works
 	gone   bool   // invalidated, and complete
 }
 
@@ -361,7 +362,7 @@ func (l *lease) tryQueued() {
 
 func (l *lease) makeRude() {
 	if !l.rude {
-		l.rude = true
+		l.rude, l.life.cut = true, true
 		l.own.h.hot++
 	}
 	l.own.peer.risky = true
