@@ -139,13 +139,32 @@ func (s *terminal) enter(t *testing.T, b block, text string) {
 }
 
 var (
-	changing = regexp.MustCompile(`[0-9a-fx.:]*[0-9][0-9a-fx.:]*`)
+	changing = regexp.MustCompile(`(?:[0-9a-fx.:]*[0-9][0-9a-fx.:]*(?:ns|µs|ms|m|s)?)+`)
 	blank    = regexp.MustCompile(`\s+`)
 )
 
-// norm is a line without what changes from one run to the next: anything with a digit, and blanks.
+// norm is a line without what changes from one run to the next: anything with a digit, the unit of a
+// time included, and blanks.
 func norm(line string) string {
 	return strings.TrimSpace(blank.ReplaceAllString(changing.ReplaceAllString(line, "#"), " "))
+}
+
+// TestNorm: what differs between two runs is not seen, what differs else is.
+func TestNorm(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"3 rounds of 64 bytes in 0.007 s, 2.206359ms each", "3 rounds of 64 bytes in 0.002 s, 735.3µs each", true},
+		{"after 1m2.5s", "after 59s", true},
+		{"QP 0x12ab   up", "QP 0x9f up", true},
+		{"3 rounds", "3 pounds", false},
+		{"mismatch", "match", false},
+	} {
+		if (norm(c.a) == norm(c.b)) != c.same {
+			t.Errorf("%q and %q: %q, %q", c.a, c.b, norm(c.a), norm(c.b))
+		}
+	}
 }
 
 // has reports whether the lines of want are in out, in order.
