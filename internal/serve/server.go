@@ -42,8 +42,8 @@ func New(cfg *Config, log *slog.Logger) *Server {
 
 // Run serves until ctx ends. Then services take no more connections, those that are there are ended
 // with a DREQ, what is posted is completed or flushed, and all is given back. ready, if not nil, is
-// called once every interface has been opened, or is being waited for. An error says what could
-// not be opened; nothing is left behind then.
+// called once the services of every interface listen, or it is being waited for. An error says what
+// could not be opened; nothing is left behind then.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	s.reload.Lock()
 	run, stop := context.WithCancel(ctx)
@@ -86,8 +86,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 // Reload takes a new configuration, also one that Load has checked. What has not changed goes on:
 // interfaces, services, exports, connections. What has is ended, with its connections, and begun
-// anew; peers that a list does not name any more are put out. It returns what could not be opened;
-// the rest is in force.
+// anew, which on open interfaces goes on for a moment after the return; peers that a list does not name
+// any more are put out. It returns what could not be opened; the rest is in force.
 func (s *Server) Reload(cfg *Config) error {
 	s.reload.Lock()
 	defer s.reload.Unlock()

@@ -33,6 +33,7 @@ type host struct {
 	limits *limiter
 	log    *slog.Logger
 	export func(name string) *store // nil: there is none
+	up     func()                   // the service listens; for each service its own
 }
 
 // service is one service as configured.
@@ -149,6 +150,7 @@ func (h *host) each(ctx context.Context, port uint16,
 		return err
 	}
 	h.log.Info("listening", "port", port)
+	h.up()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var loops, connections sync.WaitGroup

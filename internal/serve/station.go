@@ -29,12 +29,15 @@ type station struct {
 	first chan error // the outcome of the first try to open
 
 	change chan struct{} // the services are to be looked at again
+
+	wanted func() map[string]service // those of the configuration, by key
 }
 
 func (s *Server) startStation(ctx context.Context, i Interface) *station {
 	ctx, stop := context.WithCancel(ctx)
 	st := &station{srv: s, iface: i, log: s.log.With("interface", i.Name), stop: stop,
-		done: make(chan struct{}), first: make(chan error, 1), change: make(chan struct{}, 1)}
+		done: make(chan struct{}), first: make(chan error, 1), change: make(chan struct{}, 1),
+		wanted: s.services}
 	go func() {
 		defer close(st.done)
 		st.run(ctx)
@@ -179,6 +182,7 @@ func (st *station) watchQPs(ctx context.Context, dev *verbs.Context) {
 // running is a service that has been started.
 type running struct {
 	stop context.CancelFunc
+	up   chan struct{} // it listens, or never will
 	done chan struct{}
 }
 
@@ -188,11 +192,11 @@ func (r *running) end() {
 }
 
 // serve runs the services that the configuration asks for, and follows its changes, until ctx ends.
-// All of them end at once then, each with its connections.
+// All of them end at once then, each with its connections. ready is called when the first ones listen.
 func (st *station) serve(ctx context.Context, h *host, ready func()) {
 	services := map[string]*running{}
 	for {
-		want := st.srv.services()
+		want := st.wanted()
 		for key, r := range services {
 			if _, keep := want[key]; !keep {
 				r.end()
@@ -205,6 +209,9 @@ func (st *station) serve(ctx context.Context, h *host, ready func()) {
 			}
 		}
 		if ready != nil {
+			for _, r := range services {
+				<-r.up
+			}
 			ready()
 			ready = nil
 		}
@@ -225,11 +232,13 @@ func (st *station) serve(ctx context.Context, h *host, ready func()) {
 
 func (st *station) start(ctx context.Context, h *host, s service) *running {
 	ctx, stop := context.WithCancel(ctx)
-	r := &running{stop: stop, done: make(chan struct{})}
+	r := &running{stop: stop, up: make(chan struct{}), done: make(chan struct{})}
 	own := *h
 	own.log = h.log.With("service", s.name)
+	own.up = sync.OnceFunc(func() { close(r.up) })
 	go func() {
 		defer close(r.done)
+		defer own.up()
 		err := s.run(ctx, &own)
 		if errors.Is(err, cm.ErrClosed) || errors.Is(err, verbs.ErrClosed) {
 			return // the interface has gone, which is said once
