@@ -38,7 +38,7 @@ func main() {
 	flag.StringVar(&f.roxie, "roxie", "bin/roxie", "the roxie `program` to test")
 	flag.StringVar(&f.json, "json", "", "write the table as JSON to this `file`")
 	flag.StringVar(&f.only, "only", "", "run only cells whose description matches this `regexp`")
-	flag.StringVar(&f.captures, "captures", "", "keep the captures in this `directory`")
+	flag.StringVar(&f.captures, "captures", "", "keep the captures in this `directory`, of good cells too")
 	flag.BoolVar(&f.full, "full", false, "run the cross product instead of a pairwise cover")
 	flag.BoolVar(&f.resume, "resume", false, "keep what -json has already, and write it after each cell")
 	flag.BoolVar(&f.again, "again", false, "with -resume, run again what failed")
@@ -127,11 +127,15 @@ func (f *flags) run(ctx context.Context) (err error) {
 	}
 	r := &rig{g: g, roxie: f.roxie, dir: f.captures}
 	if r.dir == "" {
-		// Captures are read, and removed, as they come.
+		// Captures are read, and removed, as they come, but for those of failed cells.
 		if r.dir, err = os.MkdirTemp("", "roxie-interop-"); err != nil {
 			return err
 		}
-		defer os.RemoveAll(r.dir)
+		defer func() {
+			if os.Remove(r.dir) != nil {
+				fmt.Printf("captures of what failed are in %s\n", r.dir)
+			}
+		}()
 	} else if err := os.MkdirAll(r.dir, 0o777); err != nil {
 		return err
 	}
@@ -252,7 +256,7 @@ func (o *Outcome) judge(ctx context.Context, roxie string, s *scenario, rec *rec
 	if err != nil {
 		o.Reason = oneLine(err)
 	}
-	if rec != nil && !keep {
+	if rec != nil && !keep && o.OK {
 		_ = os.Remove(rec.guest)
 		_ = os.Remove(rec.roxie)
 	}
