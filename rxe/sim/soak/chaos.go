@@ -12,8 +12,11 @@ import (
 
 // chaos schedules troubles one after the other.
 type chaos struct {
-	off   bool
-	mends []func() // of the troubles that last
+	off    bool
+	mends  []func()   // of the troubles that last
+	join   func()     // the hosts that are cut off from each other, nil: none are
+	faults sim.Faults // of single frames
+	mercy  bool       // no faults and troubles for now
 }
 
 const (
@@ -25,6 +28,12 @@ const (
 	// so closely that now and then all eight tries of a request, 1 ms apart, met one.
 	chaosPeriod = 8_000_000
 	chaosBusy   = 4_000_000
+
+	// All faults and troubles end while a request has no more than mercyLeft tries left: one that runs
+	// out of them then has found an error, not bad luck. Looked at every mercyEvery, ns, which is less
+	// than the shortest ACK timeout.
+	mercyLeft  = 2
+	mercyEvery = 500_000
 )
 
 func (w *world) startChaos() {
@@ -34,11 +43,49 @@ func (w *world) startChaos() {
 	if w.o.Calm || w.o.Script != nil {
 		return
 	}
-	if x := w.o.Faults; x.Duplicate > 0 {
-		x.Script = w.echo
-		w.f.SetFaults(x)
+	w.chaos.faults = w.o.Faults
+	if w.o.Faults.Duplicate > 0 {
+		w.chaos.faults.Script = w.echo
+		w.f.SetFaults(w.chaos.faults)
 	}
 	w.f.At(chaosGap, w.nextTrouble)
+	if !w.lossy {
+		w.f.At(mercyEvery, w.mercy)
+	}
+}
+
+// mercy ends faults and troubles while a connection that is not cut off is at its last tries.
+func (w *world) mercy() {
+	if w.chaos.off {
+		return
+	}
+	needed := false
+	for _, c := range w.conns {
+		needed = needed || c.desperate()
+	}
+	if needed != w.chaos.mercy {
+		w.chaos.mercy = needed
+		if needed {
+			w.f.SetFaults(sim.Faults{})
+			w.endTroubles()
+		} else {
+			w.f.SetFaults(w.chaos.faults)
+		}
+	}
+	w.f.At(w.f.Now()+mercyEvery, w.mercy)
+}
+
+// desperate reports whether a request of the connection has few tries left, and should succeed.
+func (c *conn) desperate() bool {
+	if c.typ != rxe.RC || c.severed || c.dying {
+		return false
+	}
+	for _, e := range []*end{c.a, c.b} {
+		if r := e.q.Inspect().Requester; r.HasOldest && r.Retries <= mercyLeft {
+			return true
+		}
+	}
+	return false
 }
 
 // echo lets many a SEND_WITH_INV come again late, when the region is perhaps registered anew.
@@ -55,6 +102,10 @@ func (w *world) nextTrouble() {
 	}
 	if phase := w.f.Now() % chaosPeriod; phase >= chaosBusy {
 		w.f.At(w.f.Now()+chaosPeriod-phase, w.nextTrouble)
+		return
+	}
+	if w.chaos.mercy {
+		w.f.At(w.f.Now()+mercyEvery, w.nextTrouble)
 		return
 	}
 	r := w.r
@@ -92,27 +143,41 @@ func (w *world) nextTrouble() {
 	w.f.At(w.f.Now()+rxe.Time(r.Intn(chaosGap)), w.nextTrouble)
 }
 
-// lasts undoes a trouble later, or when the run ends.
+// lasts undoes a trouble later, or when troubles end.
 func (w *world) lasts(d rxe.Time, mend func()) {
-	done := false
-	once := func() {
-		if !done {
-			done = true
-			mend()
-		}
-	}
-	w.chaos.mends = append(w.chaos.mends, once)
+	mend = once(mend)
+	w.chaos.mends = append(w.chaos.mends, mend)
 	if len(w.chaos.mends) > 256 {
 		w.chaos.mends = append(w.chaos.mends[:0], w.chaos.mends[128:]...)
 	}
-	w.f.At(w.f.Now()+d, once)
+	w.f.At(w.f.Now()+d, mend)
 }
 
-// endChaos undoes all troubles.
-func (w *world) endChaos() {
-	w.chaos.off = true
+// once is f the first time it is called, and nothing later.
+func once(f func()) func() {
+	done := false
+	return func() {
+		if !done {
+			done = true
+			f()
+		}
+	}
+}
+
+// endTroubles undoes all troubles but a cut.
+func (w *world) endTroubles() {
 	for _, mend := range w.chaos.mends {
 		mend()
+	}
+	w.chaos.mends = w.chaos.mends[:0]
+}
+
+// endChaos undoes all troubles for good.
+func (w *world) endChaos() {
+	w.chaos.off = true
+	w.endTroubles()
+	if w.chaos.join != nil {
+		w.chaos.join()
 	}
 	w.f.At(w.f.Now(), w.tick)
 }
@@ -169,14 +234,15 @@ func (w *world) sever(h, peer *host) {
 	}
 	h.n.Partition(peer.n, true)
 	peer.n.Partition(h.n, true)
-	w.lasts(longest*9+20_000_000, func() {
+	w.chaos.join = once(func() {
 		for _, x := range all {
 			x.check()
 		}
-		w.cut = [2]*host{}
+		w.cut, w.chaos.join = [2]*host{}, nil
 		h.n.Partition(peer.n, false)
 		peer.n.Partition(h.n, false)
 	})
+	w.f.At(w.f.Now()+longest*9+20_000_000, w.chaos.join)
 }
 
 // severable reports whether a connection runs between the hosts that are cut off from each other.
