@@ -14,6 +14,9 @@
 //	s.Wakeups()                 // shards that have work because of this one
 //	s.Leave()                   // go offline before sleeping; Deadline() says for how long
 //
+// NewDevice makes an engine; ExampleShard is a whole driver by hand, and package sim has one with a
+// clock, a wire and faults. Programs use package verbs instead, which drives the engine for them.
+//
 // Nothing in the engine calls upward. What an application may see crosses through flat memory
 // (work queues, completion lanes) and the shard's event list.
 //

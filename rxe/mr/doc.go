@@ -14,6 +14,10 @@
 // while anybody can see it. It is replaced by another one, and what it was made of is used again
 // only after grace: when every shard that could hold it has passed a quiescent point (Grace).
 //
+// New makes a table. A region's key comes from Alloc or AllocFast; what it shows, from Publish for
+// memory that an application registers, from Stage and Register for a REG_MR. The package's example
+// follows a region from its first key to its last.
+//
 // The package knows nothing of packets and queues. It counts no faults, logs nothing, waits for
 // nobody and keeps no clock. The application's side of a region (the next key, the next list) is
 // not here either: what this package holds is what packets see.

@@ -1,5 +1,6 @@
 // Package wire knows the bytes of RoCEv2: it builds frames from prebuilt headers, parses and checks
-// frames that arrive, and computes the invariant CRC. It keeps no state of a connection.
+// frames that arrive, and computes the invariant CRC. It keeps no state of a connection. Start
+// with Parse and Packet to take frames apart, with Template to build them; Decode prints one as text.
 //
 // A frame, with the offsets of an untagged IPv4 frame (IPv6 adds 20, an 802.1Q tag 4):
 //

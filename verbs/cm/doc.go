@@ -1,7 +1,7 @@
 // Package cm connects queue pairs by RDMA-CM, the way librdmacm does: by address and port, with
 // private data, over QP1. Linux rdma_cm programs connect to it, and it to them.
 //
-// A Manager is a device's communication manager; there is one a device. The two ends of a
+// A Manager is a device's communication manager, made by New; there is one a device. The two ends of a
 // connection, with librdmacm's calls beside them:
 //
 //	l, _ := m.Listen(7174, nil)               rdma_bind_addr, rdma_listen
