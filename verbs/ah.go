@@ -22,12 +22,38 @@ type AH struct {
 
 // CreateAH makes an address handle (ibv_create_ah). It looks up route and neighbour, like Modify.
 func (pd *PD) CreateAH(a *AHAttr) (*AH, error) {
-	c := pd.ctx
-	w, err := c.findWay(a, 0, 0)
-	if err == nil {
-		err = c.use(&pd.handle)
-	}
+	w, err := pd.ctx.findWay(a, 0, 0)
 	if err != nil {
+		return nil, fmt.Errorf("create AH to %v: %w", netdev.AddrOf(a.DGID), err)
+	}
+	return pd.fileAH(a, w)
+}
+
+// TryCreateAH is CreateAH for who cannot wait. Where the kernel would have to ask for the neighbour's
+// link address, there is no handle and no error, and the kernel does not ask. Whoever answers
+// strangers begins with it: the neighbours of addresses that nobody has take seconds each, and room
+// in the kernel's table.
+func (pd *PD) TryCreateAH(a *AHAttr) (ah *AH, known bool, err error) {
+	c := pd.ctx
+	w, err := c.routeWay(a, 0, 0)
+	known = err == nil
+	if known && w.hop.IsValid() {
+		w.av.Path.DstMAC, known, err = c.net.Lookup(c.index(), w.hop)
+	}
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("create AH to %v: %w", netdev.AddrOf(a.DGID), err)
+	case !known:
+		return nil, false, nil
+	}
+	ah, err = pd.fileAH(a, w)
+	return ah, err == nil, err
+}
+
+// fileAH makes the handle of a way.
+func (pd *PD) fileAH(a *AHAttr, w way) (*AH, error) {
+	c := pd.ctx
+	if err := c.use(&pd.handle); err != nil {
 		return nil, fmt.Errorf("create AH to %v: %w", netdev.AddrOf(a.DGID), err)
 	}
 	ah, err := c.dev.CreateAH(pd.num, w.av)

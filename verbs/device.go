@@ -119,6 +119,7 @@ func (h *handle) bury() (first bool, err error) {
 type network interface {
 	Route(index int, src, dst netip.Addr) (netdev.Route, error)
 	Resolve(ctx context.Context, index int, dst netip.Addr) (wire.MAC, error)
+	Lookup(index int, dst netip.Addr) (mac wire.MAC, known bool, err error)
 }
 
 // PortInfo describes the port of a device opened by OpenLinks, as an interface would.

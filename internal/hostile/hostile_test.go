@@ -53,7 +53,7 @@ func TestHostilePeer(t *testing.T) {
 	}{
 		{"lengths", lengths}, {"opcodes", opcodes}, {"pads", pads}, {"ICRC", badICRC},
 		{"addresses", spoofed}, {"CNP", congestion}, {"victim", victim}, {"replay", replay},
-		{"departures", departures}, {"requests", requests},
+		{"departures", departures}, {"nobodies", nobodies}, {"requests", requests},
 	} {
 		start, begun := r.moved.Load(), time.Now()
 		if !t.Run(step.name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -146,25 +147,53 @@ func departures(t *testing.T, r *rig) {
 	}
 }
 
-// requests: floods of requests for connections, from one address and from many. They fill what is
-// there for half-open connections, and nothing more; when the application has turned them down, a
+// request is a request for a connection that will never be confirmed.
+func (r *rig) request(src netip.Addr) []byte {
+	q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port),
+		CAGUID: rand.Uint64(), QPN: wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff,
+		RemoteTimeout: 20, LocalTimeout: 20, MaxRetries: 15, RetryCount: 7, RNRRetry: 7,
+		Primary: rcm.PathRecord{Local: src.As16(), Remote: r.lab.A.IPv4.As16(), HopLimit: 64,
+			AckTimeout: 15}}
+	q.Private[1] = 4 << 4
+	return r.mad(src, q)
+}
+
+// nobodies: a flood of requests from addresses of the link that no host has. They wait for an answer
+// to ARP where they are in nobody's way: the state machine and the application hear of none, and a
 // client gets in.
+func nobodies(t *testing.T, r *rig) {
+	before, seen := r.ma.Stats(), r.requests.Load()
+	var frames [][]byte
+	for i := range 2000 {
+		frames = append(frames, r.request(netip.AddrFrom4([4]byte{10, 77, 0, byte(50 + i%200)})))
+	}
+	r.send(frames...)
+	server, client := r.connect()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(t, client.conn.Disconnect(ctx))
+	<-server.conn.Done()
+	reqs := r.ma.Stats().Received[rcm.AttrREQ.Index()] - before.Received[rcm.AttrREQ.Index()]
+	if n := r.requests.Load() - seen; n != 0 || reqs > 16 { // the client's, again if it had to wait
+		t.Errorf("of %d requests %d were told to the application; the machine has seen %d", len(frames), n,
+			reqs)
+	}
+}
+
+// requests: floods of requests for connections, from one address and from many, behind a gateway that
+// is there. They fill what is there for half-open connections, and nothing more; when the application
+// has turned them down, a client gets in.
 func requests(t *testing.T, r *rig) {
 	const one, hosts = 300, 40 // requests of the first address, and how many others send perPeer each
 	const perPeer, inAll = 128, 4096
+	route := exec.Command("ip", "route", "add", "10.99.0.0/16", "via", r.lab.B.IPv4.String())
+	must(t, r.lab.A.Start(route))
+	must(t, route.Wait())
 	before := r.ma.Stats()
 	flood := func(src netip.Addr, n int) {
 		var frames [][]byte
 		for range n {
-			q := &rcm.REQ{LocalID: rand.Uint32(), Service: rcm.Service(rcm.PortSpaceTCP, port),
-				CAGUID: rand.Uint64(),
-				QPN:    wire.QPN(rand.Uint32() & 0xffffff), MTU: 3, PKey: 0xffff, RemoteTimeout: 20,
-				LocalTimeout: 20,
-				MaxRetries:   15, RetryCount: 7, RNRRetry: 7,
-				Primary: rcm.PathRecord{Local: src.As16(), Remote: r.lab.A.IPv4.As16(), HopLimit: 64,
-					AckTimeout: 15}}
-			q.Private[1] = 4 << 4
-			frames = append(frames, r.mad(src, q))
+			frames = append(frames, r.request(src))
 		}
 		seen := received(r.ma.Stats())
 		for at := 0; at < n; at += burst {
@@ -174,12 +203,12 @@ func requests(t *testing.T, r *rig) {
 		}
 	}
 	drops := func(d rcm.Drop) uint64 { return r.ma.Stats().Drops[d] - before.Drops[d] }
-	flood(stranger, one)
+	flood(netip.MustParseAddr("10.99.0.1"), one)
 	if n := drops(rcm.DropHalfOpenPeer); n != one-perPeer {
 		t.Errorf("of %d requests of one address %d were dropped, want %d", one, n, one-perPeer)
 	}
 	for i := range hosts {
-		flood(netip.AddrFrom4([4]byte{10, 77, 0, byte(100 + i)}), perPeer)
+		flood(netip.AddrFrom4([4]byte{10, 99, 0, byte(100 + i)}), perPeer)
 	}
 	if n := drops(rcm.DropHalfOpen); n != (hosts+1)*perPeer-inAll {
 		t.Errorf("of %d requests %d were dropped, %d have room", (hosts+1)*perPeer, n, inAll)

@@ -132,29 +132,51 @@ func (c *Conn) Resolve(ctx context.Context, index int, dst netip.Addr) (wire.MAC
 	if dst, err = plain(dst); err != nil {
 		return wire.MAC{}, fmt.Errorf("%w: %w", ErrNoNeighbour, err)
 	}
+	mac, known, err := c.lookup(index, dst)
+	if err != nil || known {
+		return mac, err
+	}
+	return c.await(ctx, index, dst)
+}
+
+// Lookup is Resolve for who cannot wait: where the kernel would have to ask, known is false, and it
+// does not ask.
+func (c *Conn) Lookup(index int, dst netip.Addr) (mac wire.MAC, known bool, err error) {
+	done, err := c.use()
+	if err != nil {
+		return mac, false, err
+	}
+	defer done()
+	if dst, err = plain(dst); err != nil {
+		return mac, false, fmt.Errorf("%w: %w", ErrNoNeighbour, err)
+	}
+	return c.lookup(index, dst)
+}
+
+func (c *Conn) lookup(index int, dst netip.Addr) (mac wire.MAC, known bool, err error) {
 	if dst.IsMulticast() {
-		return wire.MulticastMAC(GIDOf(dst)), nil
+		return wire.MulticastMAC(GIDOf(dst)), true, nil
 	}
 	n, err := c.neighbour(index, dst)
 	if err != nil {
-		return wire.MAC{}, err
+		return mac, false, err
 	}
 	if n.State.Known() {
 		if !n.State.Fresh() && n.State&isAsked == 0 {
 			// The entry is good for now. If it cannot be confirmed, Refresh and Monitor will tell.
 			_ = c.provoke(index, dst)
 		}
-		return n.MAC, nil
+		return n.MAC, true, nil
 	}
 	if addrs, err := c.Addrs(index); err == nil && owns(addrs, dst) {
 		link, err := c.LinkByIndex(index)
-		return link.MAC, err
+		return link.MAC, err == nil, err
 	}
-	return c.await(ctx, index, dst)
+	return mac, false, nil
 }
 
 // await makes the kernel resolve dst and waits for the outcome by looking at its table, first
-// often, then 20 times a second.
+// often, then 5 times a second: many may wait for neighbours that are not there.
 func (c *Conn) await(ctx context.Context, index int, dst netip.Addr) (wire.MAC, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, ResolveTimeout, errNoAnswer)
 	defer cancel()
@@ -179,7 +201,7 @@ func (c *Conn) await(ctx context.Context, index int, dst netip.Addr) (wire.MAC, 
 			return wire.MAC{}, c.unresolved(index, dst, context.Cause(ctx))
 		case <-timer.C:
 		}
-		pause = min(2*pause, 50*time.Millisecond)
+		pause = min(2*pause, 200*time.Millisecond)
 		timer.Reset(pause)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // one made by hand describes an interface that exists on a simulated wire only. A Snapshot that is
 // not changed may be used from any goroutine.
 //
-// Its Route, Resolve and Refresh answer as those of a Conn do, from what is written in the fields.
+// Its Route, Resolve, Lookup and Refresh answer as those of a Conn do, from what is written in the fields.
 // They know no gateways: a destination that is not in the network of an address has no route.
 type Snapshot struct {
 	Link
@@ -104,6 +104,12 @@ func (s *Snapshot) Resolve(_ context.Context, index int, dst netip.Addr) (wire.M
 		return s.MAC, nil
 	}
 	return wire.MAC{}, fmt.Errorf("%w %v on %s: %w", ErrNoNeighbour, dst, s.Name, errNoAnswer)
+}
+
+// Lookup is Resolve: what is not known here never will be.
+func (s *Snapshot) Lookup(index int, dst netip.Addr) (mac wire.MAC, known bool, err error) {
+	mac, err = s.Resolve(context.Background(), index, dst)
+	return mac, err == nil, err
 }
 
 // Refresh returns the entry of a neighbour, as a permanent one; one that is not there has state 0.

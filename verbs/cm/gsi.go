@@ -1,6 +1,8 @@
 package cm
 
 import (
+	"errors"
+
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
@@ -10,14 +12,25 @@ import (
 
 const (
 	maxRoutes  = 1024 // address handles kept
-	maxWaiting = 16   // MADs that wait for one route
+	maxWaiting = 16   // MADs that wait for one route, on their way out
+	maxHeld    = 64   // requests of one address that wait until it can be answered
+	// maxAsking is how many strangers the kernel asks for at a time: the address of each may be
+	// nobody's, and then takes three seconds. Its table has room for 512 neighbours without effort.
+	maxAsking = 256
 )
 
-// peer is the way to one address: an address handle, or MADs that wait until it is known.
+// peer is the way to one address: an address handle, or what waits until it is known.
 type peer struct {
 	ah      *verbs.AH
 	waiting []rcm.MAD
+	held    []held
 	users   int // IDs that want to hear when the way is another one
+}
+
+// held is a request from an address that cannot be answered yet.
+type held struct {
+	from verbs.QPN
+	mad  rcm.MAD
 }
 
 // completion takes one completion of QP1: a MAD that came in, or a send slot that is free again.
@@ -32,9 +45,33 @@ func (m *Manager) completion(wc *verbs.WC) {
 	b := m.mem.Bytes()[wc.WRID*madBuffer:][:madBuffer]
 	if at, ok := source(b, wc.SrcQP); ok && int(wc.ByteLen) == madBuffer && !m.closed {
 		m.machine.SetMaxMTU(mtuCode(m.ctx.Port().MaxPMTU)) // the link MTU may have changed
-		m.machine.Receive(m.now(), at, b[verbs.GRHBytes:])
+		if mad := (*rcm.MAD)(b[verbs.GRHBytes:]); !m.hold(at, mad) {
+			m.machine.Receive(m.now(), at, mad[:])
+		}
 	}
 	_ = m.postRecv(wc.WRID) // fails when the device is closed
+}
+
+// hold keeps a request back until the way to its sender is known, and reports whether it has. A
+// request costs its sender nothing and may bear any address: one that nobody has shall take neither
+// a place in a listener's backlog nor anybody's time. If the way cannot be found nothing is kept;
+// who is there sends the request again.
+func (m *Manager) hold(at rcm.Addr, mad *rcm.MAD) bool {
+	if a := mad.Attr(); a != rcm.AttrREQ && a != rcm.AttrSIDRREQ {
+		return false
+	}
+	r := route{at.Local, at.Remote}
+	p := m.routes[r]
+	switch {
+	case p == nil:
+		p = m.resolve(r)
+	case p.ah != nil:
+		return false
+	}
+	if p != nil && len(p.held) < maxHeld {
+		p.held = append(p.held, held{at.QPN, *mad})
+	}
+	return true
 }
 
 // source reads the addresses of a MAD from the GRH area before it.
@@ -60,7 +97,9 @@ func (m *Manager) transmit() {
 		p := m.routes[r]
 		switch {
 		case p == nil:
-			m.resolve(r, &out.MAD)
+			if p = m.resolve(r); p != nil {
+				p.waiting = append(p.waiting, out.MAD)
+			}
 		case p.ah == nil:
 			if len(p.waiting) < maxWaiting {
 				p.waiting = append(p.waiting, out.MAD)
@@ -88,18 +127,19 @@ func (m *Manager) send(ah *verbs.AH, mad *rcm.MAD) {
 	}
 }
 
-// resolve finds the way to a peer. It may take its time, so nobody waits for it with the lock held;
-// an address that cannot be found is forgotten, and asked for again with the next retransmission.
-func (m *Manager) resolve(r route, mad *rcm.MAD) {
+// resolve finds the way to a peer, for which MADs can wait; nil if there is no room. It may take its
+// time, so nobody waits for it with the lock held; an address that cannot be found is forgotten, and
+// asked for again with the next retransmission.
+func (m *Manager) resolve(r route) *peer {
 	m.evict()
 	if len(m.routes) >= maxRoutes {
-		return
+		return nil
 	}
-	p := &peer{waiting: []rcm.MAD{*mad}}
+	p := &peer{}
 	m.routes[r] = p
 	m.resolving++
 	go func() {
-		ah, err := m.createAH(r)
+		ah, err := m.find(r)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.resolving--
@@ -114,10 +154,40 @@ func (m *Manager) resolve(r route, mad *rcm.MAD) {
 			delete(m.routes, r)
 		}
 	}()
+	return p
 }
 
-// fileRoute keeps the way to a peer, unless it is there already or there is no room, and sends what
-// has waited for it.
+// find is createAH, but for maxAsking: the kernel's answer to what it knows waits for nobody.
+func (m *Manager) find(r route) (*verbs.AH, error) {
+	i, err := m.gidIndex(r.local)
+	if err != nil {
+		return nil, err
+	}
+	ah, known, err := m.pd.TryCreateAH(&verbs.AHAttr{DGID: r.remote, SGIDIndex: i})
+	if known || err != nil {
+		return ah, err
+	}
+	m.mu.Lock()
+	busy := m.asking >= maxAsking
+	if !busy {
+		m.asking++
+	}
+	m.mu.Unlock()
+	if busy {
+		return nil, errAsking
+	}
+	defer func() {
+		m.mu.Lock()
+		m.asking--
+		m.mu.Unlock()
+	}()
+	return m.createAH(r)
+}
+
+var errAsking = errors.New("too many strangers at a time")
+
+// fileRoute keeps the way to a peer, unless it is there already or there is no room, and goes on with
+// what has waited for it.
 func (m *Manager) fileRoute(r route, ah *verbs.AH) {
 	p := m.routes[r]
 	if p == nil {
@@ -135,6 +205,17 @@ func (m *Manager) fileRoute(r route, ah *verbs.AH) {
 		m.send(ah, &p.waiting[i])
 	}
 	p.waiting = nil
+	if len(p.held) == 0 {
+		return
+	}
+	for i := range p.held {
+		if h := &p.held[i]; !m.closed {
+			m.machine.Receive(m.now(), rcm.Addr{Local: r.local, Remote: r.remote, QPN: h.from}, h.mad[:])
+		}
+	}
+	p.held = nil
+	m.pump()
+	m.kick()
 }
 
 // discard ends what was found too late, and with the last of it the domain it is in. The errors are

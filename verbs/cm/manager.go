@@ -73,6 +73,7 @@ type Manager struct {
 	routes    map[route]*peer
 	free      []uint64 // send slots
 	resolving int      // routes that are being found
+	asking    int      // of those, for which the kernel asks, but for those of IDs
 	closed    bool
 	vanished  bool // the interface has gone
 	ended     bool // nothing of the device is there any more
