@@ -87,20 +87,32 @@ func headers(family string) int {
 	return 80
 }
 
-// largestPMTU is the largest path MTU that fits a link.
-func largestPMTU(linkMTU int, family string) int {
-	best := 0
+// linuxAside is what Linux takes off a link's MTU, whatever the IP version, before it chooses the path
+// MTU of a connection over RDMA-CM: all headers there may ever be (iboe_get_mtu in ib_addr.h).
+const linuxAside = 120
+
+// largestPMTU is the largest path MTU that fits the link, or is chosen for it.
+func (c *Cell) largestPMTU() int {
+	best, aside := 0, headers(c.Family)
+	if c.linuxConnects() {
+		aside = linuxAside
+	}
 	for _, p := range pmtus {
-		if p+headers(family) <= linkMTU {
+		if p+aside <= c.LinkMTU {
 			best = p
 		}
 	}
 	return best
 }
 
+// linuxConnects says whether Linux begins an RC connection over RDMA-CM, and so chooses its path MTU.
+func (c *Cell) linuxConnects() bool {
+	return (c.Option == "cm" || c.Tool == "rping") && c.Role == "server" && c.Transport == "RC"
+}
+
 // valid says whether a combination makes sense.
 func (c *Cell) valid() bool {
-	largest := largestPMTU(c.LinkMTU, c.Family)
+	largest := c.largestPMTU()
 	if c.PMTU > largest {
 		return false
 	}
@@ -183,7 +195,7 @@ func (c *Cell) validOption() bool {
 		// under way.
 		return op != "atomic" && c.QPs == 1 && c.Size >= 4095 && c.Size <= maxTimed*c.PMTU && c.paced()
 	case "cm": // -R: RDMA-CM chooses the path MTU, by the link; perftest's -R knows IPv4 only
-		return c.Transport != "UC" && c.Family == "ipv4" && c.PMTU == largestPMTU(c.LinkMTU, c.Family)
+		return c.Transport != "UC" && c.Family == "ipv4" && c.PMTU == c.largestPMTU()
 	case "inline":
 		return (op == "write" || op == "send") && c.Size <= inlineSize
 	}

@@ -37,7 +37,7 @@ var keyGroup = netip.MustParseAddr("239.77.0.1")
 func cmScenarios() []*scenario {
 	cell := func(tool, role, transport string, size, qps int) Cell {
 		c := base(tool, role, transport, "cm").with(size, 4096)
-		c.QPs = qps
+		c.QPs, c.PMTU = qps, c.largestPMTU()
 		return c
 	}
 	return []*scenario{

@@ -21,7 +21,10 @@ const (
 )
 
 func rejectScenarios() []*scenario {
-	cell := func(role, option string) Cell { return base("rping", role, "RC", option).with(64, 4096) }
+	cell := func(role, option string) Cell {
+		c := base("rping", role, "RC", option)
+		return c.with(64, c.largestPMTU())
+	}
 	return []*scenario{
 		{Cell: cell("client", "no listener"), play: noListenerThere},
 		{Cell: cell("server", "no listener"), play: noListenerHere},
