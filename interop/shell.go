@@ -20,7 +20,7 @@ const shellHelp = `Each line is a command for the guest's shell; it may go on in
 A line that begins with "!" runs here, in the namespace with the guest's other end: try
 	!ping -c1 10.77.0.2
 The guest is 10.77.0.2 and fd77::2 with RDMA device rxe0 (GID index 1 and 2), this end is 10.77.0.1
-and fd77::1 on tap0. End of input ends the guest.
+and fd77::1 on tap0. End of input (Ctrl-D) or Ctrl-C ends the guest and what runs.
 `
 
 // shell runs lines from standard input in the guest or beside it.
@@ -30,10 +30,29 @@ func shell(ctx context.Context, g *qemu.Guest) error {
 	defer background.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	lines := make(chan string)
+	var end error // of the input; set before lines is closed
 	in := bufio.NewScanner(os.Stdin)
-	for fmt.Print("> "); in.Scan(); fmt.Print("> ") {
-		line := strings.TrimSpace(in.Text())
-		if line == "" {
+	go func() {
+		defer close(lines)
+		for in.Scan() {
+			lines <- in.Text()
+		}
+		end = in.Err()
+	}()
+	for {
+		fmt.Print("> ")
+		var line string
+		open := false
+		select {
+		case line, open = <-lines:
+		case <-ctx.Done():
+			return nil
+		}
+		if !open {
+			return end
+		}
+		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
 		script, behind := strings.CutSuffix(line, "&")
@@ -48,7 +67,6 @@ func shell(ctx context.Context, g *qemu.Guest) error {
 			run()
 		}
 	}
-	return in.Err()
 }
 
 func shellLine(ctx context.Context, g *qemu.Guest, line string) error {
