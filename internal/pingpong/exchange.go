@@ -122,7 +122,8 @@ func receiveDests(conn net.Conn, n int) ([]dest, error) {
 	for i := range all {
 		if _, err := io.ReadFull(conn, b); err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("it hung up; is it the same pingpong?")
+				err = errors.New("it hung up; is it the same pingpong? " +
+					"If it says \"Failed to modify QP to RTR\", its -g names no GID of our kind of address")
 			}
 			return nil, fmt.Errorf("receive the other end's address: %w", err)
 		}
