@@ -15,14 +15,39 @@ TEXT ·foldVector(SB), NOSPLIT, $0-48
 	MOVQ k+24(FP), DX
 
 	VMOVD     AX, X8
-	VMOVDQU64 0(SI), Z0
-	VMOVDQU64 64(SI), Z1
-	VMOVDQU64 128(SI), Z2
-	VMOVDQU64 192(SI), Z3
-	VPXORQ    Z8, Z0, Z0
-	ADDQ      $256, SI
-	SUBQ      $256, CX
+	VMOVDQU64 64(DX), Z9
+	MOVQ      CX, BX
+	ANDQ      $63, BX
+	JNZ       part
+	VPXORQ    0(SI), Z8, Z0
+	ADDQ      $64, SI
+	SUBQ      $64, CX
+	JMP       vectors
 
+	// The first bytes, so many that whole vectors follow, are moved to the right, behind zeros, which
+	// change nothing, as the register is in the bytes behind them.
+part:
+	SUBQ        BX, CX
+	MOVQ        $-1, R8
+	BZHIQ       BX, R8, R9
+	KMOVQ       R9, K2
+	VMOVDQU8.Z  0(SI), K2, Z0
+	ADDQ        BX, SI
+	NEGQ        BX
+	SHLXQ       BX, R8, R8 // by 64 less what BX was
+	KMOVQ       R8, K1
+	VPXORQ      Z8, Z0, Z0
+	VPEXPANDB.Z Z0, K1, Z0
+
+vectors:
+	CMPQ CX, $192
+	JB   few
+
+	VMOVDQU64 0(SI), Z1
+	VMOVDQU64 64(SI), Z2
+	VMOVDQU64 128(SI), Z3
+	ADDQ      $192, SI
+	SUBQ      $192, CX
 	VMOVDQU64 0(DX), Z9
 	CMPQ      CX, $256
 	JB        merge
@@ -42,15 +67,16 @@ merge:
 	FOLD(Z1, Z0, Z4)
 	FOLD(Z2, Z0, Z4)
 	FOLD(Z3, Z0, Z4)
-	CMPQ CX, $64
-	JB   lanes
+
+few:
+	TESTQ     CX, CX
+	JZ        lanes
 
 one:
 	FOLD(0(SI), Z0, Z4)
 	ADDQ $64, SI
 	SUBQ $64, CX
-	CMPQ CX, $64
-	JAE  one
+	JNZ  one
 
 lanes:
 	VMOVDQU64     128(DX), Z9

@@ -8,8 +8,8 @@ package wire
 // A CRC is linear: the value a byte adds to the register depends only on the byte and on its
 // distance from the end. Tables of these values serve three ends: headers whose bytes are mostly
 // known in advance (Template), headers that are masked on the way (headerMemo), and runs too
-// short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16. Long runs
-// are folded with vectors, where the processor has them (fold_amd64.go).
+// short for the fast path of hash/crc32, which takes 64 bytes or more, in multiples of 16. From 48
+// bytes on they are folded with vectors, where the processor has them (fold_amd64.go).
 //
 // "Register" means the shift register itself; hash/crc32 takes and returns its complement.
 
