@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -115,9 +116,7 @@ func (s *Server) Reload(cfg *Config) error {
 		}
 	}
 	for _, st := range s.openStations(cfg.Interfaces) {
-		if e := st.await(s.ctx); e != nil && err == nil {
-			err = e
-		}
+		err = errors.Join(err, st.await(s.ctx))
 	}
 	return err
 }
@@ -146,8 +145,10 @@ func (s *Server) export(name string) *store {
 	return s.stores[name]
 }
 
-// openStores opens those that are not open, and gives the others their list of peers.
+// openStores gives those that are open their list of peers, and opens the others. One that cannot be
+// opened keeps nobody from the rest.
 func (s *Server) openStores(exports []Export) error {
+	var errs []error
 	for _, e := range exports {
 		if st := s.export(e.Name); st != nil {
 			st.relist(e)
@@ -155,13 +156,14 @@ func (s *Server) openStores(exports []Export) error {
 		}
 		st, err := openStore(e, s.limits, s.hold, s.log)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		s.mu.Lock()
 		s.stores[e.Name] = st
 		s.mu.Unlock()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // closeStores closes those that are not to be kept as they are.

@@ -35,6 +35,8 @@ type store struct {
 	hold  hashing
 	free  func() // of the limiter
 
+	unlocked sync.Once // said that not all of it can be locked
+
 	content atomic.Int64 // bytes, where there is no file to tell
 
 	ctx  context.Context // ends with the export
@@ -145,8 +147,14 @@ func (s *store) populate(off, n int64, write bool) error {
 		if err := unix.Madvise(b, advice); err != nil {
 			return fmt.Errorf("populate: %w", err)
 		}
-		if err := unix.Mlock(b); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOMEM) {
-			return fmt.Errorf("lock: %w", err) // those two: the limit on locked memory
+		switch err := unix.Mlock(b); {
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOMEM): // the limit on locked memory
+			s.unlocked.Do(func() {
+				s.log.Warn("memory cannot be locked: peers may wait for the disk when the machine is short of it; "+
+					"raise LimitMEMLOCK= or ulimit -l to what exports take", "error", err)
+			})
+		case err != nil:
+			return fmt.Errorf("lock: %w", err)
 		}
 	}
 	return nil

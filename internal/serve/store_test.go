@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -214,5 +215,38 @@ func TestStoreEnds(t *testing.T) {
 	<-closed
 	if _, _, err := s.enter(t.Context(), b); err == nil {
 		t.Error("a closed export lets peers in")
+	}
+}
+
+// TestOpenStoresGoesOn: an export that cannot be opened keeps neither the others from being opened nor
+// a peer that a list has lost from being put out.
+func TestOpenStoresGoesOn(t *testing.T) {
+	limits := Limits{QPs: 1, Memory: 3 << 12, PerPeer: 1}
+	s := New(&Config{Limits: limits}, slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { s.closeStores(nil) })
+	one, two := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
+	kept := Export{Name: "kept", Size: 1 << 12, Allow: []netip.Prefix{one, two}}
+	if err := s.openStores([]Export{kept}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave, err := s.export("kept").enter(t.Context(), two.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	kept.Allow = []netip.Prefix{one}
+	err = s.openStores([]Export{
+		{Name: "missing", File: filepath.Join(t.TempDir(), "none"), Allow: []netip.Prefix{one}},
+		{Name: "large", Size: 1 << 20, Allow: []netip.Prefix{one}}, kept,
+		{Name: "fresh", Size: 1 << 12, Allow: []netip.Prefix{one}},
+	})
+	if err == nil || !strings.Contains(err.Error(), "export missing") || !strings.Contains(err.Error(), "export large") {
+		t.Errorf("two exports that cannot be opened: %v", err)
+	}
+	if s.export("fresh") == nil {
+		t.Error("an export was not opened because another could not be")
+	}
+	if s.export("kept").allows(two.Addr()) || ctx.Err() == nil {
+		t.Error("a peer that the list has lost stays because an export could not be opened")
 	}
 }
