@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -190,7 +191,10 @@ func (f *captureFlags) say(c *cobra.Command, format string, args ...any) {
 
 // explain says what to do when the endpoint cannot be reached.
 func (f *captureFlags) explain(err error) error {
+	info, noInfo := os.Stat(f.socket)
 	switch {
+	case noInfo == nil && info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is no socket: say with --control where the endpoint's control socket is", f.socket)
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no endpoint answers at %s: start `roxie serve` with --control %s, or say with --control "+
 			"where it is", f.socket, f.socket)

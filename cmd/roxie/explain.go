@@ -13,6 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/roxie-rdma/roxie/internal/netdev"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
+	"github.com/roxie-rdma/roxie/verbs/cm"
 )
 
 // explainFlag says of a flag that could not be parsed what it takes, where pflag hands on what
@@ -74,16 +78,39 @@ func withoutURL(err error) error {
 
 // explainConnect says what it likely means that a peer could not be reached by RDMA-CM.
 func explainConnect(err error, peer netip.AddrPort, program string) error {
-	connecting := strings.Contains(err.Error(), "connect to ")
+	if !strings.Contains(err.Error(), "connect to ") {
+		return interrupted(err)
+	}
+	look := fmt.Sprintf("is %s running there? `roxie doctor --peer %v` looks at the way", program, peer.Addr())
+	// It is the last of what happened, and says least.
+	text := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
+	var rej *cm.RejectError
 	switch {
-	case connecting && errors.Is(err, context.Canceled):
-		return fmt.Errorf("interrupted, without an answer from %v: is %s running there? `roxie doctor --peer %v` "+
-			"looks at the way", peer, program, peer.Addr())
-	case connecting && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no answer from %v in time: is %s running there? `roxie doctor --peer %v` looks at "+
-			"the way: %w", peer, program, peer.Addr(), err)
+	case errors.As(err, &rej) && rej.Reason == rcm.ReasonInvalidServiceID:
+		return fmt.Errorf("nothing listens at %v: is %s running there, at this port?", peer, program)
+	case errors.As(err, &rej):
+		return err
+	case errors.Is(err, netdev.ErrNoNeighbour), errors.Is(err, netdev.ErrNoRoute):
+		text = strings.TrimSuffix(text, ": "+context.Canceled.Error())
+		return fmt.Errorf("%s; check its address, and the way to it (`roxie doctor --peer %v`)", text, peer.Addr())
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("interrupted, without an answer from %v: %s", peer, look)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, cm.ErrUnreachable):
+		return fmt.Errorf("no answer from %v in time: %s", peer, look)
 	}
 	return interrupted(err)
+}
+
+// explainLookup says, of a name that could not be looked up, what would do instead.
+func explainLookup(err error) error {
+	var name *net.DNSError
+	if !errors.As(err, &name) {
+		return err
+	}
+	if name.IsNotFound {
+		return fmt.Errorf("%w; check the name, or give an address", err)
+	}
+	return fmt.Errorf("%w; no name server answers here: give an address", err)
 }
 
 // ownAddress fails if an interface has not the address to listen on.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +17,16 @@ func TestErrorsTell(t *testing.T) {
 		t.Fatal(err)
 	}
 	none := filepath.Join(dir, "none", "x")
+	dead := filepath.Join(dir, "dead.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
 	for _, tt := range []struct {
-		line string // words; TEXT is a file, DIR a directory, NONE a path in a directory that is not there
+		// words; TEXT is a file, DEAD a socket, DIR a directory, NONE a path in a directory that is not there
+		line string
 		code int
 		want []string
 	}{
@@ -38,6 +47,8 @@ func TestErrorsTell(t *testing.T) {
 		{"lab up --queues 0", exitUsage, []string{"--queues 0", "1 to 4096"}},
 		{"lab up --link-mtu 5", exitUsage, []string{"68 to 65535"}},
 		{"ping", exitUsage, []string{"server (-s) or a client (-c)"}},
+		{"ping -c -d lo -a h", exitUsage, []string{"not an IP address, and names are not"}},
+		{"ping -c -d lo -a 10.0.0.1 --wait 0", exitUsage, []string{"--wait 0s: give how long"}},
 		{"ping -c -d lo", exitUsage, []string{"address with -a"}},
 		{"dump xyz", exitUsage, []string{"xyz is no QPN", "0x11"}},
 		{"top --sort foo", exitUsage, []string{"inflight, peer"}},
@@ -51,7 +62,11 @@ func TestErrorsTell(t *testing.T) {
 		{"stat --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
 		{"dump 1 --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
 		{"capture -o x --control NONE", exitFailure, []string{"no endpoint answers at", "start `roxie serve`"}},
-		{"capture -o x --control TEXT", exitFailure, []string{"no endpoint answers at"}},
+		{"capture -o x --control TEXT", exitFailure, []string{"is no socket", "say with --control"}},
+		{"stat --control TEXT", exitFailure, []string{"is no socket", "say with --control"}},
+		{"top --json --control DIR", exitFailure, []string{"is no socket", "say with --control"}},
+		{"stat --control DEAD", exitFailure, []string{"nobody answers at", "is gone; start it again"}},
+		{"capture -o x --control DEAD", exitFailure, []string{"no endpoint answers at"}},
 		{"serve --config NONE", exitFailure, []string{"no such file or directory"}},
 		{"serve --config TEXT --user no-such-user", exitFailure, []string{"unknown user", "adduser --system"}},
 		{"lab exec --name roxie-none A -- ls", exitFailure, []string{"`roxie lab up"}},
@@ -67,6 +82,8 @@ func TestErrorsTell(t *testing.T) {
 			switch args[i] {
 			case "TEXT":
 				args[i] = text
+			case "DEAD":
+				args[i] = dead
 			case "DIR":
 				args[i] = dir
 			case "NONE":
@@ -122,6 +139,9 @@ func TestErrorsOnInterfaces(t *testing.T) {
 		{"", "pingpong rc -d veth0 -g 9", exitFailure, "`roxie devinfo -v` lists them"},
 		{"", "perf write_bw -d veth0 --queues 5", exitFailure, "take fewer, or `ethtool -L`"},
 		{"", "get disk@10.77.0.1 DIR/f --wait 1ms", exitFailure, "is `roxie serve` with exports running there?"},
+		{"", "get disk@no-such-host.invalid DIR/f", exitFailure, "give an address"},
+		{"", "ping -c -d veth0 -a 10.77.0.1 --wait 1ms", exitFailure, "in time: is rping -s or"},
+		{"", "ping -c -d veth0 -a 192.0.2.1 --wait 2s", exitFailure, "no route to 192.0.2.1"},
 		{"", "get disk@192.0.2.1 DIR/f", exitFailure, "no route to 192.0.2.1"},
 		{"ip link set veth0 mtu 300", "perf write_bw -d veth0", exitFailure, "mtu 340"},
 		{"ip link set veth0 down", "perf write_bw -d veth0", exitFailure, "`ip link set veth0 up`"},

@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	fmt.Fprintf(stderr, "roxie: %s\n", oneLine(err.Error()))
+	fmt.Fprintf(stderr, "roxie: %s\n", oneLine(explainLookup(err).Error()))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return exitUsage

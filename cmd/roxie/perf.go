@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"runtime/pprof"
@@ -187,6 +188,10 @@ func (f *perfFlags) run(c *cobra.Command) error {
 // finish prints what stands below the table and decides whether the run was a success.
 func (f *perfFlags) finish(out io.Writer, results []perf.Result, err error) error {
 	if err != nil {
+		var unreached interface{ Addr() netip.AddrPort }
+		if errors.As(err, &unreached) {
+			err = explainConnect(err, unreached.Addr(), "the same command without an address")
+		}
 		return fmt.Errorf("%s: %w", f.Test.Name, interrupted(err))
 	}
 	if err := perf.WriteEnd(out, results); err != nil {

@@ -50,6 +50,7 @@ func newPingCommand() *cobra.Command {
 	fs.BoolVarP(&f.cfg.Verbose, "verbose", "v", false, "print each ping")
 	fs.BoolVarP(&f.cfg.Validate, "validate", "V", false, "client: compare what comes back")
 	fs.BoolVarP(&f.cfg.Persistent, "persistent", "P", false, "server: serve any number of clients")
+	fs.DurationVar(&f.cfg.Wait, "wait", 20*time.Second, "client: how `long` the server may take to answer")
 	fs.IntVar(&f.vlan, "vlan", 0, "802.1Q tag of all traffic, 1 to 4094; 0: none")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets, both directions, to this pcapng `file`")
 	f.json.declare(fs, "the result of a client")
@@ -66,6 +67,8 @@ func (f *pingFlags) check() error {
 		return usagef("which interface? give it with -d")
 	case f.cfg.Size < 1 || f.cfg.Size > rping.MaxSize:
 		return usagef("-S %d: 1 to %d bytes", f.cfg.Size, rping.MaxSize)
+	case f.cfg.Wait <= 0:
+		return usagef("--wait %v: give how long, as 500ms or 10s", f.cfg.Wait)
 	case f.cfg.Count < 0:
 		return usagef("-C %d: cannot be negative", f.cfg.Count)
 	}
@@ -73,7 +76,7 @@ func (f *pingFlags) check() error {
 	if f.addr != "" {
 		var err error
 		if addr, err = netip.ParseAddr(f.addr); err != nil {
-			return usagef("-a %s: not an IP address", f.addr)
+			return usagef("-a %s: not an IP address, and names are not looked up", f.addr)
 		}
 		if f.server && !addr.IsUnspecified() {
 			if err := ownAddress(f.iface, addr); err != nil {

@@ -136,6 +136,7 @@ func (f *initiatorFlags) run(c *cobra.Command, to string) (err error) {
 	r, err := srp.Run(c.Context(), dev, m, target, f.LoadConfig)
 	if r != nil {
 		if err != nil {
+			err = explainConnect(err, addr, "an SRP target (as Linux's ib_srpt)")
 			r.Error, r.Errors = err.Error(), r.Errors+1
 		}
 		if e := f.print(c, r); err == nil {

@@ -220,6 +220,24 @@ func (c *control) LocalAddr() net.Addr {
 }
 func (c *control) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.conn.RemoteAddr()) }
 
+// answerTime is how long a server may take to answer a request for a connection by RDMA-CM.
+const answerTime = 20 * time.Second
+
+// unreached is the error that a server could not be reached by RDMA-CM.
+type unreached struct {
+	addr netip.AddrPort
+	err  error
+}
+
+func (u *unreached) Error() string {
+	return fmt.Sprintf("reach the server: %v; start the same command without an address there first", u.err)
+}
+
+func (u *unreached) Unwrap() error { return u.err }
+
+// Addr is where the server was looked for.
+func (u *unreached) Addr() netip.AddrPort { return u.addr }
+
 // dialControl connects to a server.
 func (e *endpoint) dialControl(ctx context.Context) (net.Conn, error) {
 	addr, err := e.serverAddr(ctx)
@@ -230,9 +248,10 @@ func (e *endpoint) dialControl(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.conn, err = e.manager.Dial(ctx, addr, c.qp, nil); err != nil {
-		return nil, fmt.Errorf("reach the server: %w; start the same command without an address "+
-			"there first", err)
+	dialing, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if c.conn, err = e.manager.Dial(dialing, addr, c.qp, nil); err != nil {
+		return nil, &unreached{addr, err}
 	}
 	return c, nil
 }

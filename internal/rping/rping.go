@@ -32,6 +32,7 @@ type Config struct {
 	Addr       netip.AddrPort // client: the server; server: own address to listen on
 	Size       int            // bytes of a ping, 1 to MaxSize
 	Count      int            // client: rounds; 0: until ctx is done
+	Wait       time.Duration  // client: how long the server may take to answer; 0: as ctx says
 	Verbose    bool           // print each ping
 	Validate   bool           // client: compare what comes back
 	Persistent bool           // server: serve connections one after the other, and at once
@@ -217,7 +218,12 @@ func Client(ctx context.Context, dev *verbs.Context, m *cm.Manager, cfg Config) 
 		return Result{}, err
 	}
 	defer e.close()
-	e.conn, err = m.Dial(ctx, cfg.Addr, e.qp, &cm.Params{ResponderResources: 1, InitiatorDepth: 1})
+	dialing, cancel := ctx, context.CancelFunc(func() {})
+	if cfg.Wait > 0 {
+		dialing, cancel = context.WithTimeout(ctx, cfg.Wait)
+	}
+	e.conn, err = m.Dial(dialing, cfg.Addr, e.qp, &cm.Params{ResponderResources: 1, InitiatorDepth: 1})
+	cancel()
 	if err != nil {
 		return Result{}, err
 	}

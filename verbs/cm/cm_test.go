@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roxie-rdma/roxie/internal/netdev"
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 	"github.com/roxie-rdma/roxie/verbs"
@@ -203,7 +204,7 @@ func TestReject(t *testing.T) {
 	}
 	qp, _ = a.qp(verbs.RC)
 	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("10.0.0.77:1"), qp, nil); !errors.Is(err,
-		ErrUnreachable) {
+		ErrUnreachable) || !errors.Is(err, netdev.ErrNoNeighbour) {
 		t.Fatalf("no such host: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -43,9 +44,23 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 	}
 	if err != nil {
 		c.abandon(err)
-		return nil, err
+		return nil, m.whySilent(route{local, addr.Addr().As16()}, err)
 	}
 	return c, nil
+}
+
+// whySilent adds, to the error that a peer has not answered, that no way to it was found.
+func (m *Manager) whySilent(r route, err error) error {
+	if !errors.Is(err, ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled) {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if why := m.noWay[r]; why != nil {
+		return fmt.Errorf("%w: %w", why, err)
+	}
+	return err
 }
 
 // sendREQ asks for the connection.

@@ -152,6 +152,10 @@ func (m *Manager) resolve(r route) *peer {
 			m.fileRoute(r, ah)
 		case p.ah == nil && m.routes[r] == p:
 			delete(m.routes, r)
+			if len(m.noWay) >= maxRoutes {
+				clear(m.noWay)
+			}
+			m.noWay[r] = err
 		}
 	}()
 	return p
@@ -189,6 +193,7 @@ var errAsking = errors.New("too many strangers at a time")
 // fileRoute keeps the way to a peer, unless it is there already or there is no room, and goes on with
 // what has waited for it.
 func (m *Manager) fileRoute(r route, ah *verbs.AH) {
+	delete(m.noWay, r)
 	p := m.routes[r]
 	if p == nil {
 		if m.evict(); len(m.routes) < maxRoutes {

@@ -71,9 +71,10 @@ type Manager struct {
 	channels  uint64 // made so far
 	ports     ports
 	routes    map[route]*peer
-	free      []uint64 // send slots
-	resolving int      // routes that are being found
-	asking    int      // of those, for which the kernel asks, but for those of IDs
+	noWay     map[route]error // why a route was not found, while it is not
+	free      []uint64        // send slots
+	resolving int             // routes that are being found
+	asking    int             // of those, for which the kernel asks, but for those of IDs
 	closed    bool
 	vanished  bool // the interface has gone
 	ended     bool // nothing of the device is there any more
@@ -112,7 +113,8 @@ func New(ctx *verbs.Context, cfg *Config) (*Manager, error) {
 	m := &Manager{
 		ctx: ctx, base: time.Now(), keep: cfg.Keepalive,
 		conns: map[rcm.ID]owner{}, listeners: map[rcm.ListenID]listenerOwner{}, routes: map[route]*peer{},
-		ids: map[*ID]struct{}{}, ports: ports{}, changes: map[verbs.Change]struct{}{},
+		noWay: map[route]error{},
+		ids:   map[*ID]struct{}{}, ports: ports{}, changes: map[verbs.Change]struct{}{},
 		kicked: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	mc := cfg.Machine

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -80,14 +81,23 @@ func (c *Client) get(ctx context.Context, what string) ([]byte, error) {
 	return body, err
 }
 
+// isSocket says whether a path leads to a socket.
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || info.Mode().Type() == fs.ModeSocket
+}
+
 // explain says what it likely means that a socket cannot be opened.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("no control socket at %s: start `roxie serve` (or perf) with --control %s, or say with "+
 			"--control where it is", c.path, c.path)
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(c.path):
+		return fmt.Errorf("%s is no socket: say with --control where the endpoint's control socket is", c.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody answers at %s: the process that made this control socket is gone", c.path)
+		return fmt.Errorf("nobody answers at %s: the process that made this control socket is gone; start "+
+			"it again, or say with --control where another one is", c.path)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("control socket %s is open to the user who runs the endpoint only: run this as that "+
 			"user, or root", c.path)
