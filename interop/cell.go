@@ -88,8 +88,8 @@ func headers(family string) int {
 }
 
 // linuxAside is what Linux takes off a link's MTU, whatever the IP version, before it chooses the path
-// MTU of a connection over RDMA-CM: all headers there may ever be (iboe_get_mtu in ib_addr.h).
-const linuxAside = 120
+// MTU of a connection over RDMA-CM: room for all headers (iboe_get_mtu in ib_addr.h).
+const linuxAside = 96
 
 // largestPMTU is the largest path MTU that fits the link, or is chosen for it.
 func (c *Cell) largestPMTU() int {

@@ -53,7 +53,7 @@ These combinations are not cells.
 
 | combination | why |
 |---|---|
-| path MTU larger than the link's | 1024 is what fits 1500, 4096 fits 4176 with IPv4 and 4180 with IPv6; where Linux begins an RC connection over RDMA-CM it takes 120 bytes off the link's, and 2048 is what fits 4176 and 4200 |
+| path MTU larger than the link's | 1024 is what fits 1500, 4096 fits 4176 with IPv4 and 4180 with IPv6; where Linux begins an RC connection over RDMA-CM it takes 96 bytes off the link's, and 2048 is what fits 4176 |
 | ibv_ud_pingpong and rping with another path MTU than the link's | they take the link's |
 | ibv_rc_pingpong and _srq_ with more than 256 packets at once | their ACK timeout is 67 ms and cannot be changed; an emulated machine takes no more |
 | perftest's WRITE with UD, READ and ATOMIC with UC or UD | not in the transport |
