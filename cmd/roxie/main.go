@@ -35,9 +35,8 @@ func main() {
 	// that comes some time later ends the process at once. (timeout(1) sends two in a row.)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() { time.AfterFunc(patience, stop) })
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	// Signals stay taken to the end: one that comes behind the work does not change its exit code.
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // newRoot builds the command tree. A new subcommand is added here and nowhere else.
