@@ -142,6 +142,7 @@ func TestErrorsOnInterfaces(t *testing.T) {
 		{"", "get disk@no-such-host.invalid DIR/f", exitFailure, "give an address"},
 		{"", "ping -c -d veth0 -a 10.77.0.1 --wait 1ms", exitFailure, "in time: is rping -s or"},
 		{"", "ping -c -d veth0 -a 192.0.2.1 --wait 2s", exitFailure, "no route to 192.0.2.1"},
+		{"", "get disk@10.77.0.1 DIR", exitFailure, "is a directory: name the file that is to be there"},
 		{"", "get disk@192.0.2.1 DIR/f", exitFailure, "no route to 192.0.2.1"},
 		{"ip link set veth0 mtu 300", "perf write_bw -d veth0", exitFailure, "mtu 340"},
 		{"ip link set veth0 down", "perf write_bw -d veth0", exitFailure, "`ip link set veth0 up`"},

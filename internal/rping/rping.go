@@ -149,6 +149,8 @@ func (e *end) await(ctx context.Context, op verbs.WCOpcode) error {
 			switch {
 			case wc.Status == verbs.WCWRFlushErr:
 				return io.EOF // the peer has disconnected
+			case wc.Status == verbs.WCRetryExcErr:
+				return fmt.Errorf("the other end is gone or silent: %v: %v (%v)", wc.Opcode, wc.Status, wc.VendorErr)
 			case wc.Status != verbs.WCSuccess:
 				return fmt.Errorf("%v: %v (%v)", wc.Opcode, wc.Status, wc.VendorErr)
 			case wc.Opcode == verbs.WCRecv:

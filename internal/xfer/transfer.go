@@ -117,6 +117,9 @@ func Get(ctx context.Context, dev *verbs.Context, m *cm.Manager, cfg Config) (Re
 	if !cfg.Resume {
 		flags |= os.O_TRUNC
 	}
+	if info, err := os.Stat(cfg.File); err == nil && info.IsDir() {
+		return t.res, fmt.Errorf("%s is a directory: name the file that is to be there", cfg.File)
+	}
 	part := cfg.File + PartSuffix
 	var err error
 	if t.file, err = os.OpenFile(part, flags, 0o644); err != nil {
