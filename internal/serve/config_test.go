@@ -210,3 +210,15 @@ func TestLimiter(t *testing.T) {
 	_, err = admit(b, 1, 0)
 	refused("1 QPs are in use of 1", err)
 }
+
+// TestOverrideEmpty: a flag sets a value below a key that the file gives nothing for.
+func TestOverrideEmpty(t *testing.T) {
+	text := []byte("interfaces: [{name: eth0}]\nlimits:\nservices: {echo: , rping: }\n")
+	c, err := Parse("x", text, Overrides{Set: []string{"services.echo.port=5", "limits.qps=7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Echo == nil || c.Echo.Port != 5 || c.Limits.QPs != 7 || c.RPing == nil {
+		t.Errorf("got %+v", c)
+	}
+}

@@ -134,6 +134,9 @@ func (r *reader) override(root *yaml.Node, text string) {
 	mark(v, flag)
 	at, keys := root, strings.Split(path, ".")
 	for i, key := range keys {
+		if at.Kind == yaml.ScalarNode && at.ShortTag() == "!!null" { // a key with nothing behind it yet
+			*at = yaml.Node{Kind: yaml.MappingNode, Line: at.Line, HeadComment: at.HeadComment}
+		}
 		next := child(at, key)
 		if next == nil && at.Kind != yaml.MappingNode {
 			r.problems = append(r.problems, Problem{Flag: flag,
