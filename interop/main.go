@@ -95,12 +95,12 @@ func (f *flags) run(ctx context.Context) (err error) {
 	}
 	var rep Report
 	if f.resume {
-		if cells, err = rep.resume(f.json, cells, f.again); err != nil {
+		if cells, err = rep.resume(f.json, cells, f.again, f.only == ""); err != nil {
 			return err
 		}
 		if len(cells) == 0 {
 			fmt.Println("all cells have run; remove", f.json, "to run them anew")
-			return nil
+			return rep.writeJSON(f.json)
 		}
 	}
 	if os.Getuid() != 0 {

@@ -112,8 +112,8 @@ func (r *Report) finish(w io.Writer, seconds float64) {
 }
 
 // resume reads what an earlier run wrote, if any, and returns the cells that are not in it. again:
-// those that failed count as not there.
-func (r *Report) resume(name string, cells []*scenario, again bool) (left []*scenario, err error) {
+// those that failed count as not there. whole: cells are all there are, and what else is in it goes.
+func (r *Report) resume(name string, cells []*scenario, again, whole bool) (left []*scenario, err error) {
 	if name == "" {
 		return nil, errors.New("-resume needs -json")
 	}
@@ -131,6 +131,15 @@ func (r *Report) resume(name string, cells []*scenario, again bool) (left []*sce
 		failed := func(o Outcome) bool { return !o.OK }
 		r.Cells = slices.DeleteFunc(r.Cells, failed)
 		r.Scenarios = slices.DeleteFunc(r.Scenarios, failed)
+	}
+	known := make(map[Cell]bool)
+	for _, s := range cells {
+		known[s.Cell] = true
+	}
+	if whole {
+		gone := func(o Outcome) bool { return !known[o.Cell] }
+		r.Cells = slices.DeleteFunc(r.Cells, gone)
+		r.Scenarios = slices.DeleteFunc(r.Scenarios, gone)
 	}
 	done := make(map[Cell]bool)
 	for o := range r.all {

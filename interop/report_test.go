@@ -17,7 +17,7 @@ func TestResume(t *testing.T) {
 		{Cell: base("mckey", "client", "UD", "cm")},
 	}
 	var r Report
-	if left, err := r.resume(file, cells, false); err != nil || len(left) != len(cells) {
+	if left, err := r.resume(file, cells, false, true); err != nil || len(left) != len(cells) {
 		t.Fatalf("before anything ran: %d are left, %v", len(left), err)
 	}
 	r.Cells = []Outcome{{Cell: cells[0].Cell, OK: true, Seconds: 2}}
@@ -39,7 +39,7 @@ func TestResume(t *testing.T) {
 		{true, cells[1:], 1},
 	} {
 		var r Report
-		left, err := r.resume(file, cells, c.again)
+		left, err := r.resume(file, cells, c.again, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,6 +49,12 @@ func TestResume(t *testing.T) {
 		}
 		if kept := len(r.Cells) + len(r.Scenarios); !same || kept != c.kept || r.Seconds != 7 {
 			t.Errorf("again=%v: %v are left, %d kept, after %v s", c.again, left, kept, r.Seconds)
+		}
+	}
+	for whole, want := range map[bool]int{false: 2, true: 1} { // cells[0] is no cell any more
+		var r Report
+		if _, err := r.resume(file, cells[1:], false, whole); err != nil || len(r.Cells)+len(r.Scenarios) != want {
+			t.Errorf("whole=%v: %d are kept, %v", whole, len(r.Cells)+len(r.Scenarios), err)
 		}
 	}
 	text := string(r.document())
