@@ -33,7 +33,7 @@ What was run against the kernel's rdma_rxe and the stock tools of rdma-core and 
 emulated machine, and how it went. ` + "`make interop`" + ` runs a pairwise cover and the scenarios in some
 minutes; ` + "`make interop-full`" + ` the cross product below, and what has run already is not run again;
 ` + "`make interop-doc`" + ` writes this file from what that left. Each cell is captured at both ends and
-checked (` + "`go doc ./interop`" + ` says how); nothing is tried twice.
+checked (` + "`go doc ./interop`" + ` says how); nothing is tried twice within a run.
 
 `
 
@@ -143,7 +143,11 @@ func (r *Report) coverage(b *bytes.Buffer, cells []Cell) {
 	if other := len(r.Cells) - ran; other > 0 {
 		fmt.Fprintf(b, ", and %d others", other)
 	}
-	fmt.Fprintf(b, ": %d are ok, %d failed. It took %.0f minutes.\n\n", ok, failed, r.Seconds/60)
+	fmt.Fprintf(b, ": %d are ok, %d failed. It took %.0f minutes.", ok, failed, r.Seconds/60)
+	if r.Again > 0 {
+		fmt.Fprintf(b, " %d, scenarios among them, had failed in an earlier run and were run again.", r.Again)
+	}
+	b.WriteString("\n\n")
 }
 
 // product is the table of the matrix.

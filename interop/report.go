@@ -27,6 +27,7 @@ type Report struct {
 	Cells     []Outcome         `json:"cells"`     // of the matrix
 	Scenarios []Outcome         `json:"scenarios"` // in the same form
 	Failed    int               `json:"failed"`
+	Again     int               `json:"again"` // failed in an earlier run, and were run again
 	Seconds   float64           `json:"seconds"`
 	Boot      float64           `json:"boot_seconds"`
 	Slowest   string            `json:"slowest"`
@@ -128,9 +129,11 @@ func (r *Report) resume(name string, cells []*scenario, again, whole bool) (left
 		return nil, err
 	}
 	if again {
+		before := len(r.Cells) + len(r.Scenarios)
 		failed := func(o Outcome) bool { return !o.OK }
 		r.Cells = slices.DeleteFunc(r.Cells, failed)
 		r.Scenarios = slices.DeleteFunc(r.Scenarios, failed)
+		r.Again += before - len(r.Cells) - len(r.Scenarios)
 	}
 	known := make(map[Cell]bool)
 	for _, s := range cells {

@@ -47,7 +47,7 @@ func TestResume(t *testing.T) {
 		for i := range left {
 			same = same && left[i] == c.want[i]
 		}
-		if kept := len(r.Cells) + len(r.Scenarios); !same || kept != c.kept || r.Seconds != 7 {
+		if kept := len(r.Cells) + len(r.Scenarios); !same || kept != c.kept || r.Again != 2-c.kept || r.Seconds != 7 {
 			t.Errorf("again=%v: %v are left, %d kept, after %v s", c.again, left, kept, r.Seconds)
 		}
 	}
