@@ -161,7 +161,8 @@ func TestServeHostile(t *testing.T) {
 	pid := p.cmd.Process.Pid
 	files := countFiles(pid)
 
-	one := netip.MustParseAddr("10.77.0.99")
+	one := netip.MustParseAddr("10.77.0.99") // ARP finds it; whom it does not find never gets that far
+	ip(t, l.A, "neigh", "add", one.String(), "lladdr", l.B.MAC.String(), "dev", l.A.Interface)
 	a.flood(300, 16, func(int) (netip.Addr, uint16) { return one, 7175 })
 	p.logs("10.77.0.99 has 8 connections, the limit of one peer")
 	if _, err := c.dial("10.77.0.1:7175", nil); err != nil {

@@ -82,7 +82,7 @@ func TestSRP(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	code, _, errs = srpRun(to + ":9")
-	if code != exitFailure || !strings.Contains(errs, "nobody listens there") {
+	if code != exitFailure || !strings.Contains(errs, "nothing listens at "+to+":9") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	disk.Bytes()[3*512] = 7
