@@ -2,7 +2,6 @@ package rxe
 
 import (
 	"github.com/roxie-rdma/roxie/rxe/internal/mutant"
-	"github.com/roxie-rdma/roxie/rxe/mr"
 	"github.com/roxie-rdma/roxie/rxe/wire"
 )
 
@@ -158,6 +157,9 @@ func (q *QP) nextRequest(f Frame) int {
 	return q.sendUD(f, e)
 }
 
+// hasRequests reports whether there may be a request to send: without, it need not be looked for.
+func (q *QP) hasRequests() bool { return q.req.cur != q.req.head || q.SQ.posted(q.req.head) != 0 }
+
 // nextToSend finds the entry whose packet may go out now, running local operations on the way.
 func (q *QP) nextToSend() *sendEntry {
 	r := &q.req
@@ -240,75 +242,6 @@ func (e *sendEntry) consumesCredit() bool {
 // maxOutstanding is how many PSNs may be unacknowledged at most: with more, new could not be told
 // from old.
 const maxOutstanding = 1<<23 - 1
-
-// readDepth is how many READ and atomic requests may be outstanding.
-func (q *QP) readDepth() uint32 {
-	if mutant.ReqReadDepth {
-		return uint32(q.attr.MaxQPRdAtomic) + 1
-	}
-	return uint32(q.attr.MaxQPRdAtomic)
-}
-
-// readSlice is for how many PSNs of READ e the next request may ask, 0 if for none now. The
-// responder sends its answer as fast as it can, so that a long READ is asked for in parts that the
-// window holds: our own ring must take them. Of one READ at most two requests are outstanding, the
-// second when half of the window is free. What was asked for before and is lost is asked for again
-// up to where its request ended: a responder knows a repeated request by the original.
-func (q *QP) readSlice(e *sendEntry) uint32 {
-	r := &q.req
-	inFlight := uint32(r.psn.Diff(r.una))
-	if inFlight >= r.window() {
-		return 0
-	}
-	rest := q.psnCount(e)
-	if e.state == entryStarted {
-		rest = uint32(e.last.Diff(r.psn)) + 1
-		if again := r.sent.Diff(r.psn); again > 0 {
-			if n := e.cut.Diff(r.psn); e.asked == 2 && n > 0 {
-				return uint32(n)
-			}
-			return min(rest, uint32(again))
-		}
-	}
-	room := r.cwnd - inFlight
-	if e.asked == 2 || r.reads >= q.readDepth() || room < min(rest, (r.cwnd+1)/2) || !q.withinBudget(inFlight) {
-		return 0
-	}
-	budget := max(int32(q.dev.cfg.Budget-q.shard.inFlight)/int32(q.chunks()), 1)
-	return min(rest, room, uint32(budget))
-}
-
-// asks notes that a request of e goes out.
-func (r *requester) asks(e *sendEntry) {
-	if r.psn.Diff(r.sent) < 0 && !mutant.ReqReadsLeak {
-		return // again
-	}
-	if e.asked++; e.asked == 2 {
-		e.cut = r.psn
-	}
-	if r.psn != e.first {
-		r.ssn++ // to the responder it is a message of its own
-	}
-	r.reads++
-}
-
-// answeredTo follows the answer of e up to PSN una: requests that are answered are outstanding no more.
-func (r *requester) answeredTo(e *sendEntry) {
-	switch {
-	case r.una.Diff(e.last) > 0, r.una == r.sent:
-		r.reads -= uint32(e.asked)
-		e.asked = 0
-	case e.asked == 2 && r.una.Diff(e.cut) >= 0:
-		r.reads--
-		e.asked = 1
-	}
-}
-
-// endsRequest reports whether x is the last PSN that an outstanding request of READ e asks for.
-func (r *requester) endsRequest(e *sendEntry, x PSN) bool {
-	next := x.Next()
-	return x == e.last || next == r.sent || e.asked == 2 && next == e.cut
-}
 
 // psnCount is how many PSNs e takes.
 func (q *QP) psnCount(e *sendEntry) uint32 {
@@ -480,68 +413,6 @@ func putExtensions(hdr []byte, op wire.Opcode, e *sendEntry) {
 	}
 }
 
-// sendAnswered builds a READ, atomic, FLUSH or ATOMIC WRITE request. A READ asks for a part of its
-// answer, or for what is missing of such a part.
-func (q *QP) sendAnswered(f Frame, e *sendEntry) int {
-	r := &q.req
-	off := uint32(r.psn.Diff(e.first)) * q.pmtu
-	length, next := e.length-off, e.last.Next()
-	var op wire.Opcode
-	n := 0
-	switch e.opcode {
-	case WRRDMARead:
-		op = wire.RCReadRequest
-		if part := r.psn.Add(q.readSlice(e)); part != next {
-			length, next = uint32(part.Diff(r.psn))*q.pmtu, part
-		}
-	case WRAtomicCmpSwap:
-		op = wire.RCCmpSwap
-	case WRAtomicFetchAdd:
-		op = wire.RCFetchAdd
-	case WRFlush:
-		op = wire.RCFlush
-	case WRAtomicWrite:
-		op, n = wire.RCAtomicWrite, 8
-	}
-	hdr := q.begin(f.Head, op)
-	if n > 0 && !q.gather(&f, q.tmpl.HeaderLen(op), e, 0, n) {
-		return q.sendFault()
-	}
-	bth := (*wire.BTH)(hdr)
-	bth.SetPSN(r.psn)
-	bth.SetAckReq(true)
-	r.unasked = 0
-	i := op.Info()
-	if i.RETHOff != 0 {
-		h := (*wire.RETH)(hdr[i.RETHOff:])
-		va := e.remoteAddr + uint64(off)
-		if mutant.ReqReadResume {
-			va = e.remoteAddr
-		}
-		h.SetVA(va)
-		h.SetRKey(uint32(e.rkey))
-		h.SetLength(length)
-	}
-	if i.FETHOff != 0 {
-		(*wire.FETH)(hdr[i.FETHOff:]).Set(e.flush&15, e.flush>>4)
-	}
-	if i.AtomicETHOff != 0 {
-		h := (*wire.AtomicETH)(hdr[i.AtomicETHOff:])
-		h.SetVA(e.remoteAddr)
-		h.SetRKey(uint32(e.rkey))
-		if op == wire.RCCmpSwap {
-			h.SetSwapAdd(e.swap)
-			h.SetCompare(e.compareAdd)
-		} else {
-			h.SetSwapAdd(e.compareAdd)
-			h.SetCompare(0)
-		}
-	}
-	r.asks(e)
-	q.advance(e, next, n)
-	return q.tmpl.Finish(f, op, n)
-}
-
 // sendUC builds a packet of an unreliable connection; the message is complete once sent.
 func (q *QP) sendUC(f Frame, e *sendEntry) int {
 	r := &q.req
@@ -573,173 +444,4 @@ func (q *QP) sentUnreliable(e *sendEntry) {
 	r.cur++
 	r.ack, r.una = r.cur, r.psn
 	q.retire()
-}
-
-// gather copies n payload bytes from offset off of e's message into f at byte position at. The
-// position in the SGEs is remembered, so that a message is walked once. It is false when a local
-// key does not allow it; e has failed then.
-func (q *QP) gather(f *Frame, at int, e *sendEntry, off uint32, n int) bool {
-	if n == 0 {
-		return true
-	}
-	head := f.Head[at:]
-	if len(head) > n {
-		head = head[:n]
-	}
-	if !q.gatherTo(head, e, off) {
-		return false
-	}
-	if rest := n - len(head); rest > 0 {
-		return q.gatherTo(f.Tail[:rest], e, off+uint32(len(head)))
-	}
-	return true
-}
-
-func (q *QP) gatherTo(dst []byte, e *sendEntry, off uint32) bool {
-	r := &q.req
-	if e.inline {
-		getInline(dst, q.SQ.slot(r.cur)[sendHeaderWords:], off)
-		return true
-	}
-	sges := r.sgesOf(r.cur)
-	if r.offset != off && !mutant.ReqStaleCursor || r.gatherOf != r.cur {
-		r.seekSGE(sges, off)
-	}
-	for len(dst) > 0 {
-		if r.sgeAt >= len(sges) {
-			e.fail(WCLocLenErr, ReasonMsgTooLong)
-			return false
-		}
-		sge := &sges[r.sgeAt]
-		n := min(sge.Length-r.sgeOff, uint32(len(dst)))
-		if n > 0 {
-			va := sge.Addr + uint64(r.sgeOff)
-			v, fault := q.shard.check(sge.LKey, q.pd, q.qpn, 0, va, uint64(n))
-			if fault == mr.FaultNone && !v.List().CopyOut(v.Offset(va), dst[:n]) {
-				fault = q.shard.memoryFault()
-			}
-			if fault != mr.FaultNone {
-				e.fail(WCLocProtErr, faultReason(fault))
-				return false
-			}
-		}
-		dst = dst[n:]
-		r.offset += n
-		if r.sgeOff += n; r.sgeOff == sge.Length {
-			r.sgeAt, r.sgeOff = r.sgeAt+1, 0
-		}
-	}
-	return true
-}
-
-// seekSGE finds message offset off in the SGEs of the current entry.
-func (r *requester) seekSGE(sges []SGE, off uint32) {
-	r.gatherOf, r.offset = r.cur, off
-	r.sgeAt, r.sgeOff = 0, off
-	for r.sgeAt < len(sges) && r.sgeOff >= sges[r.sgeAt].Length {
-		r.sgeOff -= sges[r.sgeAt].Length
-		r.sgeAt++
-	}
-}
-
-// sendFault stops the send queue at an entry that has just failed: it completes with its status
-// when all before it have completed.
-func (q *QP) sendFault() int {
-	q.req.halted = true
-	q.shard.C.SendErr++
-	q.retire()
-	return 0
-}
-
-// rewind goes back to the oldest unacknowledged PSN (go-back-N).
-func (q *QP) rewind() {
-	r := &q.req
-	r.cur, r.psn, r.aged = r.ack, r.una, 0
-	q.account()
-	r.unasked, r.timing, r.probing = 0, false, false
-	q.shard.C.CompleterRetryErr++
-	q.shard.wantRequest(q)
-}
-
-// armAck starts the retransmission timer. It may run before the ACK timeout is over: for a probe,
-// and when what is in flight no longer counts in the budget.
-func (q *QP) armAck() {
-	at := AckTimeout(q.attr.Timeout)
-	if at != Never {
-		at += q.shard.now
-	}
-	q.req.ackAt, q.req.armedAt = at, q.shard.now
-	at = min(at, q.shard.now+budgetAge)
-	if q.mayProbe() {
-		q.req.probeAt = q.shard.now + max(2*q.req.mean+4*q.req.swing, probeMin)
-		at = min(at, q.req.probeAt)
-	}
-	q.shard.wheel.set(&q.timer, at)
-}
-
-// expire is the timer: the end of an RNR wait, the age of the budget, or no answer for too long.
-func (q *QP) expire(now Time) {
-	r := &q.req
-	if q.typ != RC || q.state != StateRTS && q.state != StateSQD {
-		return
-	}
-	if r.rnrWait {
-		r.rnrWait = false
-		q.rewind()
-		return
-	}
-	switch {
-	case r.una == r.sent:
-		return
-	case now < r.ackAt && q.mayProbe() && now >= r.probeAt:
-		q.probe()
-		q.shard.wheel.set(&q.timer, min(r.ackAt, now+budgetAge))
-		return
-	case now < r.ackAt:
-		at := r.ackAt
-		if q.shard.heardAt-r.armedAt >= budgetAge/2 || now-r.armedAt >= budgetLimit {
-			q.release()
-		} else {
-			at = min(at, now+budgetAge)
-		}
-		if q.mayProbe() {
-			at = min(at, r.probeAt)
-		}
-		q.shard.wheel.set(&q.timer, at)
-		return
-	case r.psn == r.una && q.waits() && !q.shard.canUnpark():
-		q.armAck() // it has not been its turn since the last timeout: no retry to count
-		return
-	}
-	q.shard.C.Timeouts++
-	q.Stats.Timeouts++
-	if r.retries == 0 && !mutant.ReqNeverEnds {
-		q.shard.C.RetryExceededErr++
-		q.failOldest(WCRetryExcErr, ReasonTimeout)
-		return
-	}
-	r.retries--
-	r.rewound = false
-	q.lost(true)
-	if !mutant.ReqTimeoutIdle {
-		q.rewind()
-	}
-	q.armAck()
-}
-
-// checkDrained reports the end of draining in SQD.
-func (q *QP) checkDrained() {
-	r := &q.req
-	if q.state != StateSQD || !r.draining {
-		return
-	}
-	for i := r.tail; i != r.head; i++ {
-		if s := r.entry(i).state; s == entryStarted || s == entryGrace {
-			return
-		}
-	}
-	r.draining = false
-	if q.attr.EnSQDAsyncNotify {
-		q.shard.emit(Event{Type: EventSQDrained, QP: q})
-	}
 }

@@ -66,6 +66,9 @@ func (r *responder) stopped() {
 // urgent reports whether answers or a NAK wait, or an ACK that must not wait longer.
 func (r *responder) urgent() bool { return len(r.queue) > 0 || r.nakOwed || r.force }
 
+// owes reports whether there is anything to send to the peer.
+func (r *responder) owes() bool { return len(r.queue) > 0 || r.nakOwed || r.ackOwed }
+
 // verdict is what the checks say about a request. It has four small fields and no more, so that the
 // compiler keeps it in registers: each packet has a dozen of them.
 type verdict struct {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roxie-rdma/roxie/internal/lab"
 	"github.com/roxie-rdma/roxie/verbs"
 )
 
@@ -58,6 +59,22 @@ func Run(owner, peer *verbs.Context) ([]Outcome, error) {
 		return nil, err
 	}
 	return run(f, o, peer, rules, nil)
+}
+
+// RunLab tries all rules between the two sides of a lab, with the owner in A.
+func RunLab(l *lab.Lab) ([]Outcome, error) {
+	var devs [2]*verbs.Context
+	for i, n := range []*lab.Namespace{l.A, l.B} {
+		err := n.DoErr(func() (err error) {
+			devs[i], err = verbs.Open(n.Interface, nil)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		defer devs[i].Close()
+	}
+	return Run(devs[0], devs[1])
 }
 
 // run tries some rules.

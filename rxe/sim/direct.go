@@ -197,16 +197,16 @@ func (d *Direct) PostEach(wr *rxe.SendWR, from, n int) (frames int, err error) {
 	return frames, d.take(n)
 }
 
-// Shuttle moves frames both ways until neither side has any, and returns how many there were.
+// Shuttle moves frames both ways until neither side has any, and returns how many there were. It asks
+// the shards what a driver asks them.
 func (d *Direct) Shuttle() (frames int) {
 	a, b := d.A.QP.Shard(), d.B.QP.Shard()
 	d.now += directStep
 	a.Enter()
 	b.Enter()
 	for {
-		n := d.pass(a, &d.B) + d.pass(b, &d.A)
-		frames += n
-		if n == 0 && !a.CanTransmit() && !b.CanTransmit() {
+		frames += d.pass(a, &d.B) + d.pass(b, &d.A)
+		if !a.Pending() && !b.Pending() {
 			break
 		}
 	}
@@ -219,6 +219,9 @@ func (d *Direct) pass(from *rxe.Shard, to *DirectEnd) (frames int) {
 	s := to.QP.Shard()
 	from.Turn(d.now)
 	for range stepFrames {
+		if !from.CanTransmit() {
+			break
+		}
 		n := from.Transmit(d.now, rxe.Frame{Head: d.buf[:directHead], Tail: d.buf[directHead:]})
 		if n == 0 {
 			break

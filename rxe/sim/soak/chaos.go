@@ -257,18 +257,21 @@ func (w *world) apart(a, b *host) bool {
 
 // waiting is an end whose request goes unanswered.
 type waiting struct {
-	e    *end
-	q    *rxe.QP
-	done uint32
-	at   rxe.Time
+	e     *end
+	q     *rxe.QP
+	done  uint32
+	acked wire.PSN
+	at    rxe.Time
 }
 
-func waitingOf(e *end) waiting { return waiting{e, e.q, e.done, e.w.f.Now()} }
+func waitingOf(e *end) waiting { return waiting{e, e.q, e.done, e.wc.acked, e.w.f.Now()} }
 
-// check makes sure that the request has failed since.
+// check makes sure that the request has failed since. One that an answer on its way still reached has not,
+// though nothing tells if it was unsignaled.
 func (x waiting) check() {
 	e := x.e
-	if e.w.chaos.off || e.q != x.q || e.done != x.done || e.c.dying || e.failed || e.posted == e.done {
+	if e.w.chaos.off || e.q != x.q || e.done != x.done || e.wc.acked != x.acked || e.c.dying || e.failed ||
+		e.posted == e.done {
 		return
 	}
 	e.w.violate("%v: tries for %d ms and does not give up", e, (e.w.f.Now()-x.at)/1e6)

@@ -332,8 +332,12 @@ func (s serving) lease() *lease {
 }
 
 // straddle decides how long all else goes on while a shard is between a check and its copy. Now and
-// then the owner takes away just the region that is being accessed.
+// then the owner takes away just the region that is being accessed. A shard that is kept from its work
+// that way may leave requests unanswered until their tries run out: not in mercy.
 func (w *world) straddle(n *sim.Node, shard int) rxe.Time {
+	if w.chaos.mercy {
+		return 0
+	}
 	h := w.hosts[n.ID()]
 	u := w.r.Uint64()
 	long := rxe.Time(u >> 40 & 0xffff)
