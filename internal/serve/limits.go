@@ -28,9 +28,11 @@ type limiter struct {
 	said   time.Time
 }
 
-// halfOpenGrace is how long nobody pushes a half-open connection out. The longer, the fewer requests of
-// a flood are carried out; each leaves the connection manager with a record for up to 13 s.
-const halfOpenGrace = 250 * time.Millisecond
+// halfOpenGrace is how long nobody pushes a half-open connection out: what a peer and this end, both
+// busy, need for a connection in a local network. As many requests as there are places are carried
+// out in that time, and the rest of a flood is dropped, honest ones among them. Each leaves the
+// connection manager with a record for up to 5 s.
+const halfOpenGrace = 40 * time.Millisecond
 
 // errPushed ends a half-open connection that makes room.
 var errPushed = errors.New("not confirmed yet, and made room for another request")

@@ -238,10 +238,8 @@ func newSession(dev *verbs.Context, memory, depth int, access verbs.Access) (_ *
 	return s, cm.Prepare(s.qp, access)
 }
 
-// accept connects. The peer has a while to confirm.
+// accept connects.
 func (s *session) accept(ctx context.Context, r *cm.Request, p *cm.Params, confirmed func()) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, establish)
-	defer cancel()
 	if s.conn, err = r.Accept(ctx, s.qp, p); err == nil {
 		confirmed()
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/roxie-rdma/roxie/internal/netdev"
+	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/verbs"
 	"github.com/roxie-rdma/roxie/verbs/cm"
 )
@@ -87,7 +88,8 @@ func (st *station) open(ctx context.Context, first bool) error {
 	if err != nil {
 		return err
 	}
-	m, err := cm.New(dev, &cm.Config{Keepalive: st.iface.Keepalive})
+	m, err := cm.New(dev, &cm.Config{Keepalive: st.iface.Keepalive,
+		Machine: rcm.Config{ConfirmTimeout: establish}})
 	if err != nil {
 		return errors.Join(err, dev.Close())
 	}

@@ -28,6 +28,9 @@ type Config struct {
 	ServiceTimeout uint8
 	// AcceptTimeout is how long a request waits for Accept or Reject; 0 = 60 s.
 	AcceptTimeout time.Duration
+	// ConfirmTimeout is how long the peer has to confirm what was accepted; 0 = as long as REPs are
+	// sent again, which takes a minute.
+	ConfirmTimeout time.Duration
 	// AckDelay is our target ACK delay code; 0 = 15 (134 ms).
 	AckDelay uint8
 	// PacketLife is the packet lifetime code of our paths; 0 = 16 (268 ms).
@@ -96,7 +99,7 @@ func (c *Config) validate() error {
 		return errors.New("cm config: ServiceTimeout is a code of 5 bits")
 	case c.RetryFirst < time.Millisecond:
 		return errors.New("cm config: RetryFirst is below 1 ms")
-	case c.AcceptTimeout < 0 || c.Keepalive < 0:
+	case min(c.AcceptTimeout, c.ConfirmTimeout, c.Keepalive) < 0:
 		return errors.New("cm config: a duration is negative")
 	case min(c.MaxConns, c.MaxHalfOpen, c.MaxHalfOpenPeer, c.MaxEvents, c.MaxQueue,
 		c.MaxFarewells) < 1:

@@ -42,7 +42,7 @@ type conn struct {
 	wait       time.Duration
 	maxWait    time.Duration
 	keepEvery  time.Duration
-	giveUp     Time // passive: when the application has been silent for too long
+	giveUp     Time // passive: when the application, and then the peer, has been silent for too long
 	deadline   Time
 	slot       int // in Machine.timers; -1 = not there
 }

@@ -280,13 +280,21 @@ func (m *Machine) Accept(now Time, id ID, p Param, private []byte) error {
 		RNRRetry: p.RNRRetry, SRQ: p.SRQ,
 	}
 	copy(q.Private[:], private)
+	c.giveUp = Never
+	if d := m.cfg.ConfirmTimeout; d > 0 {
+		c.giveUp = m.now.add(d)
+	}
 	m.setState(c, StateREPSent)
 	m.request(c, c.tid, &q, c.maxRetry)
+	m.arm(c, min(c.deadline, c.giveUp))
 	return nil
 }
 
 // mraForREP: the active side needs a while.
-func (m *Machine) mraForREP(c *conn, mad *MAD) { m.postpone(c, mad, KindREP, StateMRAREPRcvd) }
+func (m *Machine) mraForREP(c *conn, mad *MAD) {
+	m.postpone(c, mad, KindREP, StateMRAREPRcvd)
+	m.arm(c, min(c.deadline, c.giveUp))
+}
 
 // ready takes the RTU.
 func (m *Machine) ready(c *conn, mad *MAD) {
@@ -316,7 +324,8 @@ func (m *Machine) CommEst(now Time, id ID) error {
 // retryREP retransmits a REP or gives up. The peer may think that it is connected: its packets must
 // die out.
 func (m *Machine) retryREP(c *conn) {
-	if m.resend(c) {
+	if m.now < c.giveUp && m.resend(c) {
+		m.arm(c, min(c.deadline, c.giveUp))
 		return
 	}
 	m.rejectTimeout(c, KindOther)

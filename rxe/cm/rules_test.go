@@ -45,6 +45,35 @@ func TestRetransmission(t *testing.T) {
 	}
 }
 
+// TestConfirmTimeout: a peer that was accepted has so long to confirm, whatever it asks for; then it is
+// told, and nothing is left but the time in which its packets die out.
+func TestConfirmTimeout(t *testing.T) {
+	for _, mra := range []bool{false, true} {
+		cfg := testConfig()
+		cfg.ConfirmTimeout = 10 * time.Second
+		m, id := inState(t, cfg, StateREPSent, false)
+		drain(m)
+		if mra {
+			recv(m, 0, 7, &MRA{LocalID: peerID, RemoteID: uint32(id), Message: KindREP,
+				ServiceTimeout: 24})
+			if m.State(id) != StateMRAREPRcvd {
+				t.Fatalf("state %v", m.State(id))
+			}
+		}
+		var at Time
+		for m.HalfOpen() > 0 {
+			at = m.Deadline()
+			m.Expire(at)
+		}
+		if d := time.Duration(at); d != cfg.ConfirmTimeout {
+			t.Errorf("MRA %v: given up after %v", mra, d)
+		}
+		if ev := poll(t, m, EventUnreachable); ev.ID != id || !ev.TimeWait {
+			t.Errorf("event %+v", ev)
+		}
+	}
+}
+
 // TestTimeoutRejectFindsByGUID: a REJ of a peer that does not know our id ends its request.
 func TestTimeoutRejectFindsByGUID(t *testing.T) {
 	m, id := inState(t, testConfig(), StateREQRcvd, false)

@@ -52,12 +52,19 @@ func newHost(t testing.TB, l []verbs.Link, p verbs.PortInfo, cfg *Config) *host 
 	h.ctx, err = verbs.OpenLinks(l, p, nil)
 	h.must(err)
 	t.Cleanup(func() { h.must(h.ctx.Close()) })
+	h.manage(cfg)
+	return h
+}
+
+// manage gives an open device what all tests need.
+func (h *host) manage(cfg *Config) {
+	h.t.Helper()
+	var err error
 	h.pd, err = h.ctx.AllocPD()
 	h.must(err)
 	h.m, err = New(h.ctx, cfg)
 	h.must(err)
-	t.Cleanup(func() { h.must(h.m.Close()) })
-	return h
+	h.t.Cleanup(func() { h.must(h.m.Close()) })
 }
 
 func (h *host) must(err error) {
@@ -217,6 +224,36 @@ func TestReject(t *testing.T) {
 	if _, err = a.m.Dial(within(t), netip.MustParseAddrPort("[fe80::1]:1"), qp, nil); !errors.Is(err,
 		ErrNoAddress) {
 		t.Fatalf("no address: %v", err)
+	}
+}
+
+// TestWithdrawn: the peer has given up by the time its request is accepted.
+func TestWithdrawn(t *testing.T) {
+	a, b := hosts(t, nil)
+	l, err := b.m.Listen(11, nil)
+	b.must(err)
+	ctx, cancel := context.WithCancel(within(t))
+	qa, _ := a.qp(verbs.RC)
+	dialed := make(chan error, 1)
+	go func() {
+		_, err := a.m.Dial(ctx, netip.AddrPortFrom(b.ip4, 11), qa, nil)
+		dialed <- err
+	}()
+	r, err := l.Accept(within(t))
+	b.must(err)
+	cancel()
+	if err := <-dialed; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	until(t, func() bool {
+		b.m.mu.Lock()
+		defer b.m.mu.Unlock()
+		_, err := b.m.machine.QPParam(r.id)
+		return err != nil || b.m.machine.HalfOpen() == 0
+	})
+	qb, _ := b.qp(verbs.RC)
+	if _, err := r.Accept(within(t), qb, nil); !errors.Is(err, ErrWithdrawn) {
+		t.Errorf("accepted what nobody waits for: %v", err)
 	}
 }
 

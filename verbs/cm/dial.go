@@ -43,6 +43,9 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, qp *verbs.QP, p
 		err = c.finish(ctx, psn, &ev)
 	}
 	if err != nil {
+		if why := c.Err(); why != nil { // the peer's no has come while the QP was made ready
+			err = why
+		}
 		c.abandon(err)
 		return nil, m.whySilent(route{local, addr.Addr().As16()}, err)
 	}

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"errors"
+	"time"
 
 	rcm "github.com/roxie-rdma/roxie/rxe/cm"
 	"github.com/roxie-rdma/roxie/rxe/wire"
@@ -14,9 +15,11 @@ const (
 	maxRoutes  = 1024 // address handles kept
 	maxWaiting = 16   // MADs that wait for one route, on their way out
 	maxHeld    = 64   // requests of one address that wait until it can be answered
-	// maxAsking is how many strangers the kernel asks for at a time: the address of each may be
-	// nobody's, and then takes three seconds. Its table has room for 512 neighbours without effort.
-	maxAsking = 256
+	// maxAsked is how many strangers the kernel asks for in a burst, askEvery how long it is until it
+	// may ask for one more. What it asks for stays in its table for up to two minutes, answered or
+	// not, and from 512 neighbours on it forgets others for it, of all the machine's interfaces.
+	maxAsked = 256
+	askEvery = 500 * time.Millisecond
 )
 
 // peer is the way to one address: an address handle, or what waits until it is known.
@@ -25,6 +28,7 @@ type peer struct {
 	waiting []rcm.MAD
 	held    []held
 	users   int // IDs that want to hear when the way is another one
+	sending int // MADs that QP1 still has
 }
 
 // held is a request from an address that cannot be answered yet.
@@ -36,7 +40,12 @@ type held struct {
 // completion takes one completion of QP1: a MAD that came in, or a send slot that is free again.
 func (m *Manager) completion(wc *verbs.WC) {
 	if wc.Opcode != verbs.WCRecv {
-		m.free = append(m.free, wc.WRID-madSlots)
+		slot := wc.WRID - madSlots
+		m.sentTo[slot].sending--
+		m.free = append(m.free, slot)
+		if wc.Status != verbs.WCSuccess {
+			m.revive()
+		}
 		return
 	}
 	if wc.Status != verbs.WCSuccess {
@@ -52,19 +61,26 @@ func (m *Manager) completion(wc *verbs.WC) {
 	_ = m.postRecv(wc.WRID) // fails when the device is closed
 }
 
+// revive lets QP1 send again after a send that failed, whose MAD is lost as on a wire.
+func (m *Manager) revive() {
+	if m.qp.State() == verbs.StateSQE {
+		_ = m.qp.Modify(&verbs.QPAttr{State: verbs.StateRTS}, verbs.AttrState) // the device is closed
+	}
+}
+
 // hold keeps a request back until the way to its sender is known, and reports whether it has. A
 // request costs its sender nothing and may bear any address: one that nobody has shall take neither
 // a place in a listener's backlog nor anybody's time. If the way cannot be found nothing is kept;
 // who is there sends the request again.
 func (m *Manager) hold(at rcm.Addr, mad *rcm.MAD) bool {
-	if a := mad.Attr(); a != rcm.AttrREQ && a != rcm.AttrSIDRREQ {
+	if !isRequest(mad) {
 		return false
 	}
 	r := route{at.Local, at.Remote}
 	p := m.routes[r]
 	switch {
 	case p == nil:
-		p = m.resolve(r)
+		p = m.resolve(r, false)
 	case p.ah != nil:
 		return false
 	}
@@ -97,7 +113,7 @@ func (m *Manager) transmit() {
 		p := m.routes[r]
 		switch {
 		case p == nil:
-			if p = m.resolve(r); p != nil {
+			if p = m.resolve(r, isRequest(&out.MAD)); p != nil {
 				p.waiting = append(p.waiting, out.MAD)
 			}
 		case p.ah == nil:
@@ -105,12 +121,12 @@ func (m *Manager) transmit() {
 				p.waiting = append(p.waiting, out.MAD)
 			}
 		default:
-			m.send(p.ah, &out.MAD)
+			m.send(p, &out.MAD)
 		}
 	}
 }
 
-func (m *Manager) send(ah *verbs.AH, mad *rcm.MAD) {
+func (m *Manager) send(p *peer, mad *rcm.MAD) {
 	if len(m.free) == 0 {
 		return // lost, as on a wire; it is sent again
 	}
@@ -120,17 +136,26 @@ func (m *Manager) send(ah *verbs.AH, mad *rcm.MAD) {
 	copy(m.mem.Bytes()[off:], mad[:])
 	err := m.qp.PostSend(&verbs.SendWR{
 		WRID: slot + madSlots, Opcode: verbs.WRSend, SGList: []verbs.SGE{m.mem.SGE(off, rcm.MADSize)},
-		AH: ah, RemoteQPN: 1, RemoteQKey: rcm.GSIQKey,
+		AH: p.ah, RemoteQPN: 1, RemoteQKey: rcm.GSIQKey,
 	})
 	if err != nil {
 		m.free = append(m.free, slot)
+		return
 	}
+	m.sentTo[slot] = p
+	p.sending++
+}
+
+// isRequest: such a MAD is the first between two peers; whoever sends it has chosen the other.
+func isRequest(mad *rcm.MAD) bool {
+	return mad.Attr() == rcm.AttrREQ || mad.Attr() == rcm.AttrSIDRREQ
 }
 
 // resolve finds the way to a peer, for which MADs can wait; nil if there is no room. It may take its
 // time, so nobody waits for it with the lock held; an address that cannot be found is forgotten, and
-// asked for again with the next retransmission.
-func (m *Manager) resolve(r route) *peer {
+// asked for again with the next retransmission. chosen: this end has chosen the peer, which is no
+// stranger then.
+func (m *Manager) resolve(r route, chosen bool) *peer {
 	m.evict()
 	if len(m.routes) >= maxRoutes {
 		return nil
@@ -139,7 +164,11 @@ func (m *Manager) resolve(r route) *peer {
 	m.routes[r] = p
 	m.resolving++
 	go func() {
-		ah, err := m.find(r)
+		find := m.find
+		if chosen {
+			find = m.createAH
+		}
+		ah, err := find(r)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.resolving--
@@ -161,7 +190,9 @@ func (m *Manager) resolve(r route) *peer {
 	return p
 }
 
-// find is createAH, but for maxAsking: the kernel's answer to what it knows waits for nobody.
+// find is createAH for strangers: what the kernel knows is there for anybody, but it does not ask for
+// more of them than mayAsk allows. It learns of a peer on the link without that when the peer asks for
+// the link address of this end.
 func (m *Manager) find(r route) (*verbs.AH, error) {
 	i, err := m.gidIndex(r.local)
 	if err != nil {
@@ -172,23 +203,26 @@ func (m *Manager) find(r route) (*verbs.AH, error) {
 		return ah, err
 	}
 	m.mu.Lock()
-	busy := m.asking >= maxAsking
-	if !busy {
-		m.asking++
-	}
+	may := m.mayAsk()
 	m.mu.Unlock()
-	if busy {
+	if !may {
 		return nil, errAsking
 	}
-	defer func() {
-		m.mu.Lock()
-		m.asking--
-		m.mu.Unlock()
-	}()
 	return m.createAH(r)
 }
 
 var errAsking = errors.New("too many strangers at a time")
+
+// mayAsk reports whether the kernel may ask for a stranger, which counts as done then. m.mu is held.
+func (m *Manager) mayAsk() bool {
+	now := m.now()
+	m.askFrom = max(m.askFrom, now-rcm.Time(maxAsked*askEvery))
+	if m.askFrom+rcm.Time(askEvery) > now {
+		return false
+	}
+	m.askFrom += rcm.Time(askEvery)
+	return true
+}
 
 // fileRoute keeps the way to a peer, unless it is there already or there is no room, and goes on with
 // what has waited for it.
@@ -207,7 +241,7 @@ func (m *Manager) fileRoute(r route, ah *verbs.AH) {
 	}
 	p.ah = ah
 	for i := range p.waiting {
-		m.send(ah, &p.waiting[i])
+		m.send(p, &p.waiting[i])
 	}
 	p.waiting = nil
 	if len(p.held) == 0 {
@@ -242,13 +276,14 @@ func (m *Manager) createAH(r route) (*verbs.AH, error) {
 	return m.pd.CreateAH(&verbs.AHAttr{DGID: r.remote, SGIDIndex: i})
 }
 
-// evict makes room for a route: one goes that is known and that nobody holds.
+// evict makes room for a route: one goes that is known and that neither IDs nor MADs hold. A MAD
+// whose address handle has gone would fail, and QP1 with it.
 func (m *Manager) evict() {
 	if len(m.routes) < maxRoutes {
 		return
 	}
 	for r, p := range m.routes {
-		if p.ah != nil && p.users == 0 {
+		if p.ah != nil && p.users+p.sending == 0 {
 			_ = p.ah.Destroy()
 			delete(m.routes, r)
 			return

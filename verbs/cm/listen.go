@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -160,9 +161,14 @@ func (r *Request) RemoteAddr() netip.AddrPort {
 func (r *Request) LocalAddr() netip.Addr { return addrOf(r.info.Addr.Local) }
 
 // Accept connects qp, of the type asked for and in RESET or INIT, to the peer, and returns when the
-// peer has confirmed. p may be nil. After an error the QP is of no further use.
+// peer has confirmed. p may be nil. It fails with ErrWithdrawn when nobody waits for it any more, and
+// with ErrUnreachable when the peer does not confirm (rcm.Config.ConfirmTimeout). After an error the
+// QP is of no further use.
 func (r *Request) Accept(ctx context.Context, qp *verbs.QP, p *Params) (*Conn, error) {
 	c, err := r.accept(ctx, qp, p.fill())
+	if errors.Is(err, rcm.ErrUnknownID) {
+		err = ErrWithdrawn
+	}
 	if err != nil {
 		return nil, fmt.Errorf("accept %v: %w", r.RemoteAddr(), err)
 	}

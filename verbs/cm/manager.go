@@ -19,6 +19,7 @@ var (
 	ErrUnreachable = errors.New("peer does not answer")
 	ErrNoAddress   = errors.New("no own address of that family: add one to the interface")
 	ErrEnded       = errors.New("connection has ended")
+	ErrWithdrawn   = errors.New("peer has given up: its request has waited too long")
 )
 
 // RejectError is returned by Dial when the peer said no.
@@ -73,8 +74,9 @@ type Manager struct {
 	routes    map[route]*peer
 	noWay     map[route]error // why a route was not found, while it is not
 	free      []uint64        // send slots
+	sentTo    [madSlots]*peer // by send slot
 	resolving int             // routes that are being found
-	asking    int             // of those, for which the kernel asks, but for those of IDs
+	askFrom   rcm.Time        // until when the strangers have been allotted that the kernel asks for
 	closed    bool
 	vanished  bool // the interface has gone
 	ended     bool // nothing of the device is there any more
@@ -111,7 +113,7 @@ func New(ctx *verbs.Context, cfg *Config) (*Manager, error) {
 		cfg = new(Config)
 	}
 	m := &Manager{
-		ctx: ctx, base: time.Now(), keep: cfg.Keepalive,
+		ctx: ctx, base: time.Now(), keep: cfg.Keepalive, askFrom: -rcm.Time(maxAsked * askEvery),
 		conns: map[rcm.ID]owner{}, listeners: map[rcm.ListenID]listenerOwner{}, routes: map[route]*peer{},
 		noWay: map[route]error{},
 		ids:   map[*ID]struct{}{}, ports: ports{}, changes: map[verbs.Change]struct{}{},

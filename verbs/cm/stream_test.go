@@ -36,11 +36,7 @@ func vethLab(t testing.TB, cfg *Config) (a, b *host, l *rxnettest.Lab) {
 		n.Do(func() { h.ctx, err = verbs.Open("veth0", nil) })
 		h.must(err)
 		t.Cleanup(func() { h.must(h.ctx.Close()) })
-		h.pd, err = h.ctx.AllocPD()
-		h.must(err)
-		h.m, err = New(h.ctx, cfg)
-		h.must(err)
-		t.Cleanup(func() { h.must(h.m.Close()) })
+		h.manage(cfg)
 		return h
 	}
 	return open(l.A, "10.77.0.1", "fd77::1"), open(l.B, "10.77.0.2", "fd77::2"), l
