@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"math"
 	"runtime"
 	"time"
 )
@@ -13,8 +14,12 @@ const (
 	callerGrace = 50 * time.Microsecond // nobody polled for that long: the thread takes over
 	callerGone  = 2 * time.Millisecond  // nobody polled for that long: the next one is new
 	watchFine   = 32                    // looks at a new one, callerGrace apart,
-	watchCoarse = time.Millisecond      // and then in steps of this
+	watchCoarse = time.Millisecond      // and then in steps of this,
+	watchLong   = 8 * time.Millisecond  // that grow up to this
 	watchQuiet  = 4                     // vain ones of these: nothing moves, sleep for frames
+
+	callerInside = math.MaxInt64 // poller.seen while a goroutine in Poll moves frames
+	callerShort  = 8             // as many frames take less than callerGrace to move
 )
 
 // drive is what a goroutine in Poll does for the shard. When frames have come it goes back at once
@@ -23,8 +28,12 @@ const (
 // call, the thread sends them. It reports whether frames came or went.
 func (p *poller) drive() bool {
 	now := clock()
-	if int64(now)-p.seen.Swap(int64(now)) > int64(callerGone) {
-		p.came.Store(true)
+	last := p.seen.Load()
+	if last != callerInside {
+		p.seen.Store(int64(now))
+		if int64(now)-last > int64(callerGone) {
+			p.came.Store(true)
+		}
 	}
 	if p.wanted.Load() != 0 || !p.mu.TryLock() {
 		return false
@@ -33,6 +42,8 @@ func (p *poller) drive() bool {
 		p.mu.Unlock()
 		return false
 	}
+	p.seen.Store(callerInside)
+	start := now
 	now = max(now, p.now) // the thread may have been here since we looked at the clock
 	p.now = now
 	s := p.shard
@@ -58,6 +69,10 @@ func (p *poller) drive() bool {
 	if moved+got > 0 {
 		p.moved.Add(1)
 	}
+	if moved+got > callerShort {
+		start = clock()
+	}
+	p.seen.Store(int64(start))
 	p.release()
 	return moved+got > 0
 }
@@ -66,13 +81,14 @@ func (p *poller) drive() bool {
 func (p *poller) callerLeaves() {
 	p.seen.Store(int64(clock()) - int64(time.Second))
 	signal(p.poke)
+	p.rouse()
 }
 
 // watch keeps the thread out of the way of a goroutine that polls: it looks now and then whether
 // that still comes. It reports false when the thread is to move the shard.
 //
 // A look costs the other threads of a busy machine some 20 µs. So it looks often at a goroutine
-// that has just begun, and once a millisecond at one that has been polling for long.
+// that has just begun, and the less often the longer one has been polling.
 func (p *poller) watch() bool {
 	if p.callerAway() >= callerGrace {
 		return false
@@ -81,13 +97,15 @@ func (p *poller) watch() bool {
 		p.fine = watchFine
 	}
 	p.lookClosely()
+	step := watchCoarse
 	for quiet, moved := 0, p.moved.Load(); p.callerAway() < callerGrace && !p.stop.Load(); {
 		if m := p.moved.Load(); m != moved {
 			quiet, moved = 0, m
 		} else if quiet++; quiet >= watchQuiet && p.nap() {
 			return true
 		}
-		p.tick.Reset(watchCoarse)
+		p.tick.Reset(step)
+		step = min(2*step, watchLong)
 		select {
 		case <-p.tick.C:
 		case <-p.poke:
@@ -97,7 +115,7 @@ func (p *poller) watch() bool {
 	return p.stop.Load()
 }
 
-// callerAway is how long ago a goroutine in Poll was last here.
+// callerAway is how long ago a goroutine in Poll was last here; less than 0 while one is.
 func (p *poller) callerAway() time.Duration {
 	return time.Duration(clock()) - time.Duration(p.seen.Load())
 }
@@ -130,7 +148,7 @@ func (p *poller) nap() bool {
 		return false
 	}
 	now := clock()
-	p.announce(now)
+	p.announce(now, false)
 	p.mu.Unlock()
 	p.sleep(now)
 	return true

@@ -81,18 +81,21 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 		moved = q.drive()
 		n = q.take(wc)
 	}
-	yield := false
+	yield, others := false, false
 	if q.vain++; n > 0 || moved { // what moved may be a WRITE that the application looks for in memory
 		q.vain = 0
 	} else {
 		yield = q.vain%q.patience == 0
+		others = !q.caller || q.vain%(othersEvery*q.patience) == 0
 	}
 	q.mu.Unlock()
 	if n > 0 {
 		return n, nil
 	}
 	if yield {
-		runtime.Gosched()
+		if others {
+			runtime.Gosched()
+		}
 		yieldCPU()
 	}
 	return 0, q.err()

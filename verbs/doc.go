@@ -56,8 +56,10 @@
 //
 // Each queue of the interface is one shard: socket, memory and engine. With ProgressPoller a thread
 // for each moves the packets. With ProgressCaller the goroutine in CQ.Poll does, which is fastest
-// for request and answer, and a thread takes over where nobody polls. Either way a device serves
-// its peers, acknowledges and repeats whatever the application does or does not do.
+// for request and answer, and a thread takes over where nobody polls for 50 µs. Either way a device
+// serves its peers, acknowledges and repeats whatever the application does or does not do. A goroutine
+// that polls without pause should lock itself to a thread (runtime.LockOSThread): one that changes
+// threads changes CPUs too, and may meet its peer on the same one.
 //
 // # Memory
 //

@@ -23,11 +23,21 @@ const (
 )
 
 // How many vain turns of a thread, or calls of Poll, go by between two offers of the CPU to others. A
-// goroutine that moves the shard itself waits longer than a peer takes to answer.
+// goroutine that moves the shard itself waits longer than a peer takes to answer. And it gives way to
+// other goroutines but once in othersEvery such offers: the runtime wakes a thread to look for some, and
+// that may well take the CPU that the peer runs on.
 const (
 	yieldEvery     = 8
 	callerPatience = 64
+	othersEvery    = 16
 )
+
+// A thread that always has something to move keeps its processor. Where a program has as many such
+// threads as processors, each lets other goroutines run that often: the runtime would do it each 10 ms.
+const giveWayEvery = 50 * time.Microsecond
+
+// threads counts the threads of all devices of the program.
+var threads atomic.Int32
 
 // clockBase is the origin of the engine's time.
 var clockBase = time.Now()
@@ -59,7 +69,8 @@ type poller struct {
 	_      [64]byte
 	wanted atomic.Int32  // control calls that wait for mu
 	asleep atomic.Bool   // the thread sleeps, or is about to: wake it
-	seen   atomic.Int64  // when a goroutine in Poll was last here
+	dozes  atomic.Bool   // the same, but a goroutine is expected back, whose work need not wake it
+	seen   atomic.Int64  // when a goroutine in Poll was last here, or callerInside
 	moved  atomic.Uint32 // changes when such a goroutine moves frames
 	came   atomic.Bool   // one has come after a while without
 	stop   atomic.Bool
@@ -72,6 +83,14 @@ type poller struct {
 // wake ends the thread's sleep, if it sleeps. Any goroutine.
 func (p *poller) wake() {
 	if p.asleep.Load() && p.asleep.CompareAndSwap(true, false) {
+		p.link.Wake()
+	}
+}
+
+// rouse ends a doze: there is work that does not come from the goroutine that is expected back, or it
+// is not expected any more.
+func (p *poller) rouse() {
+	if p.dozes.Load() && p.dozes.CompareAndSwap(true, false) {
 		p.link.Wake()
 	}
 }
@@ -221,7 +240,11 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
 		pinThread(cpu)
 	}
+	threads.Add(1)
+	defer threads.Add(-1)
+	procs := int32(runtime.GOMAXPROCS(0))
 	idleSince := clock()
+	gaveWay := idleSince
 	for idle := 0; !p.stop.Load(); idle++ {
 		if p.caller && p.watch() {
 			continue
@@ -229,7 +252,12 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		for p.wanted.Load() != 0 {
 			runtime.Gosched()
 		}
-		p.mu.Lock()
+		if !p.caller {
+			p.mu.Lock()
+		} else if !p.mu.TryLock() {
+			sleepThread(callerGrace) // the goroutine is back, or it is a control call
+			continue
+		}
 		p.shard.Enter()
 		now, left := clock(), p.owed
 		p.now = now
@@ -241,16 +269,20 @@ func (p *poller) run(cpu int, spin time.Duration) {
 		}
 		again := p.shard.Leave()
 		wake := p.finish()
-		look := now-idleSince < rxe.Time(spin) && !(p.caller && p.callerAway() < callerGone)
+		expected := p.caller && p.callerAway() < callerGone
+		look := now-idleSince < rxe.Time(spin) && !expected
 		if again || !p.again && p.shard.Pending() || spin < 0 || look {
 			p.mu.Unlock()
 			p.ctx.wakeShards(wake)
 			if idle > 0 {
 				p.yield(cpu < 0, idle)
+			} else if now-gaveWay > rxe.Time(giveWayEvery) && threads.Load() >= procs {
+				runtime.Gosched()
+				gaveWay = now
 			}
 			continue
 		}
-		p.announce(now)
+		p.announce(now, expected)
 		p.mu.Unlock()
 		p.ctx.wakeShards(wake)
 		p.sleep(now)
@@ -275,12 +307,18 @@ const (
 )
 
 // announce says that the thread is about to sleep, with the shard held: whoever holds it next sees
-// that, and when the thread would wake by itself.
-func (p *poller) announce(now rxe.Time) {
+// that, and when the thread would wake by itself. When a goroutine is expected back in Poll the thread
+// sleeps a little while, and need not be woken up.
+func (p *poller) announce(now rxe.Time, expected bool) {
 	p.wakeAt = p.shard.Deadline()
 	if p.again {
 		p.wakeAt = min(p.wakeAt, now+p.backoff)
 		p.backoff = min(2*p.backoff, kickLate)
+	}
+	if expected {
+		p.wakeAt = min(p.wakeAt, now+rxe.Time(watchCoarse))
+		p.dozes.Store(true)
+		return
 	}
 	p.asleep.Store(true)
 }
@@ -296,11 +334,16 @@ func (p *poller) sleep(now rxe.Time) {
 		p.link.Wait(d)
 	}
 	p.asleep.Store(false)
+	if p.caller {
+		p.dozes.Store(false)
+	}
 }
 
 // wakeShards wakes the threads of a set of shards.
 func (c *Context) wakeShards(set uint64) {
 	for ; set != 0; set &= set - 1 {
-		c.pollers[bits.TrailingZeros64(set)].wake()
+		p := c.pollers[bits.TrailingZeros64(set)]
+		p.wake()
+		p.rouse()
 	}
 }

@@ -215,6 +215,77 @@ func TestWriteIsNoVainPoll(t *testing.T) {
 	t.Error("WRITEs came, and all calls of Poll counted as vain")
 }
 
+// slowLink takes longer to kick than a thread waits for a goroutine that polls.
+type slowLink struct {
+	Link
+	kicked func()
+}
+
+func (l *slowLink) Kick() {
+	time.Sleep(2 * callerGrace)
+	l.kicked()
+	l.Link.Kick()
+}
+
+// TestCallerMovesFrames: a goroutine in Poll is not taken for gone while it moves frames, however long
+// that takes.
+func TestCallerMovesFrames(t *testing.T) {
+	var mine *poller
+	var inside, gone atomic.Int64
+	la, lb := NewLinkPair(1)
+	la[0] = &slowLink{la[0], func() {
+		switch {
+		case mine == nil:
+		case mine.callerAway() < 0:
+			inside.Add(1)
+		default: // it is the thread that kicks
+			gone.Add(1)
+		}
+	}}
+	ca, cb := openJoined(t, la, lb, Config{Progress: ProgressCaller}, Config{})
+	a, b := newEnd(t, ca, endConfig{}), newEnd(t, cb, endConfig{})
+	connect(t, a, b, ConnOptions{})
+	ca.pollers[0].hold()
+	mine = ca.pollers[0]
+	mine.release()
+	var wc [1]WC
+	for start := time.Now(); inside.Load() < 10; {
+		a.send(SendWR{Opcode: WRRDMAWrite, SGList: []SGE{a.mr.SGE(0, 64)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+		for n := 0; n == 0; {
+			var err error
+			if n, err = a.cq.Poll(wc[:]); err != nil || time.Since(start) > testPatience {
+				t.Fatalf("%d kicks in Poll, %d by the thread: %v", inside.Load(), gone.Load(), err)
+			}
+		}
+	}
+}
+
+// busyLink always has a frame, which is none of RoCEv2.
+type busyLink struct{ Link }
+
+func (l busyLink) Receive(int) int                { return 1 }
+func (l busyLink) Packet(int) (head, tail []byte) { return make([]byte, 60), nil }
+func (l busyLink) Release()                       {}
+
+// TestBusyThreadGivesWay: a thread that always finds something to do, in a program with no processor to
+// spare, does not keep other goroutines waiting until the runtime takes its processor away.
+func TestBusyThreadGivesWay(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	la, lb := NewLinkPair(1)
+	la[0] = busyLink{la[0]}
+	ca, _ := openJoined(t, la, lb, Config{}, Config{})
+	const turns = 200 // the runtime's 10 ms each would be 2 s
+	before, start := ca.Stats().Total.RcvdPkts, time.Now()
+	for range turns {
+		runtime.Gosched()
+	}
+	took := time.Since(start)
+	t.Logf("%d turns took %v; meanwhile %d frames came", turns, took, ca.Stats().Total.RcvdPkts-before)
+	if took > time.Second {
+		t.Errorf("%d turns took %v: a busy thread keeps the processor", turns, took)
+	}
+}
+
 // TestIdleCostsNothing: 64 connections without traffic take less than 1 % of a core.
 func TestIdleCostsNothing(t *testing.T) {
 	onModes(t, func(t *testing.T, w wireKind, cfg Config) {

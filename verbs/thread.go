@@ -28,5 +28,6 @@ func sleepThread(d time.Duration) {
 	_ = unix.Nanosleep(&ts, nil)
 }
 
-// yieldCPU offers the CPU to other threads, of other processes too.
-func yieldCPU() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// yieldCPU offers the CPU to other threads, of other processes too. To the runtime it is as if the
+// kernel had taken the CPU away: its monitor need not look after that.
+func yieldCPU() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

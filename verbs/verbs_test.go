@@ -47,6 +47,12 @@ var memPorts = [2]PortInfo{
 func openMemory(t testing.TB, a, b Config) (*Context, *Context) {
 	t.Helper()
 	la, lb := NewLinkPair(max(a.Queues, 1))
+	return openJoined(t, la, lb, a, b)
+}
+
+// openJoined opens two devices on links that are joined already.
+func openJoined(t testing.TB, la, lb []Link, a, b Config) (*Context, *Context) {
+	t.Helper()
 	var out [2]*Context
 	for i, end := range []struct {
 		links []Link
