@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -79,12 +78,18 @@ func (f *captureFlags) run(c *cobra.Command, filter string) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
 	defer cancel()
 	if f.trigger {
+		for _, other := range []string{"output", "ib-dev", "snaplen", "count", "duration", "ring", "ring-size"} {
+			if c.Flags().Changed(other) {
+				return usagef("--trigger tells captures that run already: it goes without --%s", other)
+			}
+		}
 		n, err := f.client().Trigger(ctx)
 		if err != nil {
 			return f.explain(err)
 		}
 		if n == 0 {
-			return errors.New("no capture with --ring runs at this endpoint")
+			return errors.New("no capture with --ring runs at this endpoint: start one with " +
+				"`roxie capture -o FILE --ring 10s`")
 		}
 		fmt.Fprintf(c.OutOrStdout(), "%d rings triggered\n", n)
 		return nil
@@ -93,8 +98,8 @@ func (f *captureFlags) run(c *cobra.Command, filter string) error {
 		return usagef("capture needs -o FILE, or -o - for standard output; see %s --help", c.CommandPath())
 	}
 	f.Filter = filter
-	if _, err := capture.ParseFilter(filter); err != nil {
-		return &usageError{err}
+	if f.ringSize != "" && f.Ring == 0 {
+		return usagef("--ring-size is the memory of --ring: give that too, as --ring 10s")
 	}
 	if f.ringSize != "" {
 		n, err := serve.ParseSize(f.ringSize)
@@ -102,6 +107,16 @@ func (f *captureFlags) run(c *cobra.Command, filter string) error {
 			return usagef("--ring-size: %w", err)
 		}
 		f.RingSize = int(n)
+	}
+	if err := f.Check(); err != nil {
+		return &usageError{err}
+	}
+	if f.output != "-" {
+		release, err := reserve(f.output) // a ring may find only hours later that it cannot be written
+		if err != nil {
+			return err
+		}
+		defer release(nil)
 	}
 	usr1 := make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)
@@ -191,16 +206,9 @@ func (f *captureFlags) say(c *cobra.Command, format string, args ...any) {
 
 // explain says what to do when the endpoint cannot be reached.
 func (f *captureFlags) explain(err error) error {
-	info, noInfo := os.Stat(f.socket)
-	switch {
-	case noInfo == nil && info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is no socket: say with --control where the endpoint's control socket is", f.socket)
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no endpoint answers at %s: start `roxie serve` with --control %s, or say with --control "+
-			"where it is", f.socket, f.socket)
-	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("%s may not be opened: packets of all peers are the endpoint's owner's and root's to see",
-			f.socket)
+	var status *capture.StatusError
+	if errors.As(err, &status) {
+		return observe.Refusal(f.socket, status.Response, status.Body)
 	}
-	return withoutURL(err)
+	return observe.Explain(f.socket, err)
 }

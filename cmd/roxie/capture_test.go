@@ -237,12 +237,12 @@ func TestCaptureMistakes(t *testing.T) {
 	}{
 		{"", 2, "needs -o FILE"},
 		{"-o x qp", 2, "the number of `qp` is missing"},
-		{"-o x -s 10", 1, "want 64 to 65536 bytes"},
-		{"-o x --ring 1s -c 3", 1, "give one of them"},
+		{"-o x -s 10", 2, "want 64 to 65536 bytes"},
+		{"-o x --ring 1s -c 3", 2, "give one of them"},
 		{"-o x --ring-size lots", 2, "--ring-size"},
 		{"-o x -d eth9", 1, "interface eth9 is not open; open are"},
 		{"-o x --control /nonexistent", 1, "start `roxie serve` with --control"},
-		{"-o /nonexistent/x", 1, "no such file or directory"},
+		{"-o /nonexistent/x", 1, "there is no directory /nonexistent"},
 		{"--trigger", 1, "no capture with --ring runs"},
 	} {
 		r := e.capture(strings.Fields(x.args)...)

@@ -23,7 +23,8 @@ func newDoctorCommand() *cobra.Command {
 			"It changes nothing. To see how the steering program really runs it has to be " +
 			"attached, which\nlets many NICs lose their link for a second: --try does that.\n\n" +
 			"The exit code is 0 if all is ok or slow, 1 if something is broken, 2 for a wrong " +
-			"command line.\nWithout an interface, one that works is enough.",
+			"command line.\nWithout an interface, one that works is enough; with --peer it is the one " +
+			"that the route takes.",
 		Example: "  roxie doctor eth0\n" +
 			"  roxie doctor eth0 --peer 10.0.0.2\n" +
 			"  roxie doctor eth0 --json | jq -r '.sections[].findings[] | select(.grade == \"broken\").fix'",
@@ -38,6 +39,11 @@ func newDoctorCommand() *cobra.Command {
 					return usagef("--peer %s: give an IPv4 or IPv6 address", peer)
 				}
 				cfg.Peer = addr.Unmap().WithZone("")
+				if cfg.Interface == "" {
+					if _, cfg.Interface, err = way(c.Context(), peer, ""); err != nil {
+						return fmt.Errorf("%w; or name an interface: roxie doctor IF --peer %v", err, cfg.Peer)
+					}
+				}
 			}
 			if err := cfg.Check(); err != nil {
 				return &usageError{err}

@@ -31,7 +31,7 @@ func TestDoctorExitCodes(t *testing.T) {
 		{[]string{"eth7"}, exitFailure, "broken  link"},
 		{[]string{"veth0", "--queues", "3"}, exitFailure, "broken  queues"},
 		{[]string{"veth0", "veth1"}, exitUsage, ""},
-		{[]string{"--try"}, exitUsage, "need an interface"},
+		{[]string{"--try"}, exitUsage, "are about one interface"},
 		{[]string{"veth0", "--peer", "there"}, exitUsage, "IPv4 or IPv6"},
 		{[]string{"veth0", "--vlan", "5000"}, exitUsage, "1 to 4094"},
 	} {

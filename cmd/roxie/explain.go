@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,18 +32,33 @@ func explainFlag(c *cobra.Command, err error) error {
 			name = "-" + f.Shorthand + ", " + name
 		}
 		want := map[string]string{
-			"int": "a whole number", "uint": "a whole number that is not negative",
+			"int": "a whole number", "uint": "a whole number, and not negative",
 			"float": "a number", "duration": "a time, as 500ms, 10s or 1m30s", "bool": "true or false",
 		}[strings.TrimRight(f.Value.Type(), "0123456789")]
+		if errors.Is(err, strconv.ErrRange) {
+			return usagef("%s: %q is too large; see %s --help", name, invalid.GetValue(), c.CommandPath())
+		}
 		if want != "" {
-			if errors.Is(err, strconv.ErrRange) {
-				want += " that is not so large"
-			}
 			return usagef("%s: %q is not %s; see %s --help", name, invalid.GetValue(), want, c.CommandPath())
 		}
 		err = fmt.Errorf("%s: %w", name, invalid.Unwrap())
 	}
 	return usagef("%w; see %s --help", err, c.CommandPath())
+}
+
+// checkFlags makes a command with flags that many have refuse values that make no sense, before it
+// opens anything.
+func checkFlags(c *cobra.Command) {
+	inner := c.RunE
+	if inner == nil || c.Flags().Lookup("vlan") == nil {
+		return
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if id, err := c.Flags().GetInt("vlan"); err == nil && (id < 0 || id > 4094) {
+			return usagef("--vlan %d: tags go from 1 to 4094, and 0 is none", id)
+		}
+		return inner(c, args)
+	}
 }
 
 // explainArgs says of a command line with too many or too few arguments how it should look, where
@@ -67,38 +84,68 @@ func explainArgs(c *cobra.Command, args []string, err error) error {
 		c.CommandPath())
 }
 
-// withoutURL takes off what an HTTP client says of a request: its address means nothing to people.
-func withoutURL(err error) error {
-	var inner *url.Error
-	if errors.As(err, &inner) {
-		return inner.Err
-	}
-	return err
-}
-
 // explainConnect says what it likely means that a peer could not be reached by RDMA-CM.
 func explainConnect(err error, peer netip.AddrPort, program string) error {
 	if !strings.Contains(err.Error(), "connect to ") {
 		return interrupted(err)
 	}
 	look := fmt.Sprintf("is %s running there? `roxie doctor --peer %v` looks at the way", program, peer.Addr())
-	// It is the last of what happened, and says least.
-	text := strings.TrimSuffix(err.Error(), ": "+context.DeadlineExceeded.Error())
 	var rej *cm.RejectError
 	switch {
 	case errors.As(err, &rej) && rej.Reason == rcm.ReasonInvalidServiceID:
 		return fmt.Errorf("nothing listens at %v: is %s running there, at this port?", peer, program)
+	case errors.As(err, &rej) && rej.Reason == rcm.ReasonConsumer:
+		return fmt.Errorf("%w: is it %s that listens there, at this port?", err, program)
 	case errors.As(err, &rej):
 		return err
 	case errors.Is(err, netdev.ErrNoNeighbour), errors.Is(err, netdev.ErrNoRoute):
-		text = strings.TrimSuffix(text, ": "+context.Canceled.Error())
-		return fmt.Errorf("%s; check its address, and the way to it (`roxie doctor --peer %v`)", text, peer.Addr())
+		return explainWay(err, peer.Addr())
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted, without an answer from %v: %s", peer, look)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, cm.ErrUnreachable):
 		return fmt.Errorf("no answer from %v in time: %s", peer, look)
 	}
 	return interrupted(err)
+}
+
+// explainWay says of an address that no route leads to, or that does not answer, what to look at.
+func explainWay(err error, peer netip.Addr) error {
+	text := err.Error()
+	for _, cause := range []error{netdev.ErrNoNeighbour, netdev.ErrNoRoute} {
+		// What was being done stands before it: attempts, connections and address handles.
+		if at := strings.Index(text, cause.Error()+" "); at > 0 && errors.Is(err, cause) {
+			text = text[at:]
+		}
+	}
+	// It is the last of what happened, and says least.
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		text = strings.TrimSuffix(text, ": "+end.Error())
+	}
+	return fmt.Errorf("%s; check its address, and the way to it (`roxie doctor --peer %v`)", text, peer)
+}
+
+// explainFile says, of a file that could not be used, what would do instead.
+func explainFile(err error) error {
+	var file *fs.PathError
+	if !errors.As(err, &file) {
+		return err
+	}
+	switch {
+	case errors.Is(file.Err, syscall.EISDIR):
+		return fmt.Errorf("%w: name a file in it", err)
+	case errors.Is(file.Err, fs.ErrNotExist):
+		dir := filepath.Dir(file.Path)
+		if _, e := os.Stat(dir); errors.Is(e, fs.ErrNotExist) {
+			return fmt.Errorf("%w: there is no directory %s; make it, or name another file", err, dir)
+		}
+	case errors.Is(file.Err, syscall.ENOSPC):
+		return fmt.Errorf("%w: make room, or name a file elsewhere", err)
+	case errors.Is(file.Err, syscall.EROFS):
+		return fmt.Errorf("%w: name a file elsewhere", err)
+	case errors.Is(file.Err, fs.ErrPermission):
+		return fmt.Errorf("%w: name a file that user %d may use, or be another user", err, os.Geteuid())
+	}
+	return err
 }
 
 // explainLookup says, of a name that could not be looked up, what would do instead.

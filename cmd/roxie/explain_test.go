@@ -7,6 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/roxie-rdma/roxie/internal/nettest"
 )
 
 // TestErrorsTell: what a newcomer gets wrong is answered with what is wrong and what to do, in one line.
@@ -14,6 +18,10 @@ func TestErrorsTell(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.yaml")
 	if err := os.WriteFile(text, []byte("interfaces: [{name: nosuch0}]\nservices: {rping: }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	none := filepath.Join(dir, "none", "x")
@@ -24,8 +32,22 @@ func TestErrorsTell(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
+	other := filepath.Join(dir, "other.sock")
+	foreign, err := net.Listen("unix", other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	go func() {
+		for c, err := foreign.Accept(); err == nil; c, err = foreign.Accept() {
+			_, _ = c.Read(make([]byte, 4096)) // else who closes first decides what the client sees
+			_, _ = c.Write([]byte("220 good morning\r\n"))
+			_ = c.Close()
+		}
+	}()
 	for _, tt := range []struct {
-		// words; TEXT is a file, DEAD a socket, DIR a directory, NONE a path in a directory that is not there
+		// words; TEXT and EMPTY are files, DEAD and OTHER sockets, DIR a directory, FILE a path in it,
+		// NONE a path in a directory that is not there
 		line string
 		code int
 		want []string
@@ -39,7 +61,7 @@ func TestErrorsTell(t *testing.T) {
 		{"version x", exitUsage, []string{"no arguments are taken", `"x"`}},
 		{"perf read_bw a b", exitUsage, []string{"`roxie perf read_bw [SERVER]`", "2: "}},
 		{"perf read_bw -n abc", exitUsage, []string{`-n, --iters: "abc" is not a whole number`}},
-		{"perf read_bw -n 99999999999999999999", exitUsage, []string{"not so large"}},
+		{"perf read_bw -n 99999999999999999999", exitUsage, []string{"is too large"}},
 		{"perf read_bw --verify=7", exitUsage, []string{`--verify: "7" is not true or false`}},
 		{"sim --drop x", exitUsage, []string{`--drop: "x" is not a number`}},
 		{"sim --seed -1", exitUsage, []string{"not negative"}},
@@ -61,12 +83,14 @@ func TestErrorsTell(t *testing.T) {
 		{"srp nosuch0 192.0.2.1", exitFailure, []string{"it has lo"}},
 		{"stat --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
 		{"dump 1 --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
-		{"capture -o x --control NONE", exitFailure, []string{"no endpoint answers at", "start `roxie serve`"}},
-		{"capture -o x --control TEXT", exitFailure, []string{"is no socket", "say with --control"}},
+		{"capture -o FILE --control NONE", exitFailure, []string{"no control socket at", "start `roxie serve`"}},
+		{"capture -o FILE --control TEXT", exitFailure, []string{"is no socket", "say with --control"}},
 		{"stat --control TEXT", exitFailure, []string{"is no socket", "say with --control"}},
 		{"top --json --control DIR", exitFailure, []string{"is no socket", "say with --control"}},
 		{"stat --control DEAD", exitFailure, []string{"nobody answers at", "is gone; start it again"}},
-		{"capture -o x --control DEAD", exitFailure, []string{"no endpoint answers at"}},
+		{"capture -o FILE --control DEAD", exitFailure, []string{"nobody answers at"}},
+		{"stat --control OTHER", exitFailure, []string{"is another program's socket"}},
+		{"capture -o FILE --control OTHER", exitFailure, []string{"is another program's socket"}},
 		{"serve --config NONE", exitFailure, []string{"no such file or directory"}},
 		{"serve --config TEXT --user no-such-user", exitFailure, []string{"unknown user", "adduser --system"}},
 		{"lab exec --name roxie-none A -- ls", exitFailure, []string{"`roxie lab up"}},
@@ -74,18 +98,38 @@ func TestErrorsTell(t *testing.T) {
 		{"decode NONE", exitFailure, []string{"no such file"}},
 		{"decode TEXT", exitFailure, []string{"not a pcap or pcapng file"}},
 		{"decode DIR", exitFailure, []string{"is a directory: name a file in it"}},
-		{"bench --json NONE", exitFailure, []string{"no such file or directory"}},
-		{"sim --pcap NONE", exitFailure, []string{"no such file or directory"}},
+		{"decode EMPTY", exitFailure, []string{"shorter than 4 bytes"}},
+		{"bench --json NONE", exitFailure, []string{"there is no directory", "make it, or name another file"}},
+		{"bench --json DIR", exitFailure, []string{"is a directory: name a file in it"}},
+		{"sim --pcap NONE", exitFailure, []string{"there is no directory"}},
+		{"capture -o NONE --ring 10s", exitFailure, []string{"there is no directory"}},
+		{"capture -o DIR --ring 10s", exitFailure, []string{"name a file in it"}},
+		// What does not go together.
+		{"capture -o FILE --ring-size 3MiB", exitUsage, []string{"--ring-size is the memory of --ring"}},
+		{"capture --trigger -o FILE", exitUsage, []string{"goes without --output"}},
+		{"capture -o FILE -c -1", exitUsage, []string{"count -1: want 1 or more"}},
+		{"capture -o FILE foo", exitUsage, []string{`"foo" is no test`, "roxie capture --help"}},
+		{"get a@127.0.0.1 FILE --vlan 9999", exitUsage, []string{"--vlan 9999: tags go from 1 to 4094"}},
+		{"ping -s -d lo --vlan -1", exitUsage, []string{"--vlan -1"}},
+		{"get a@127.0.0.1 FILE --wait -3s", exitUsage, []string{"--wait -3s: give how long"}},
+		{"ping -s -d lo -p 99999", exitUsage, []string{`-p, --port: "99999" is too large`}},
+		{"doctor --peer 127.0.0.1", exitFailure, []string{"is this machine", "roxie doctor IF --peer 127.0.0.1"}},
 	} {
 		args := strings.Fields(tt.line)
 		for i := range args {
 			switch args[i] {
 			case "TEXT":
 				args[i] = text
+			case "EMPTY":
+				args[i] = empty
+			case "OTHER":
+				args[i] = other
 			case "DEAD":
 				args[i] = dead
 			case "DIR":
 				args[i] = dir
+			case "FILE":
+				args[i] = filepath.Join(dir, "new")
 			case "NONE":
 				args[i] = none
 			}
@@ -107,6 +151,33 @@ func TestErrorsTell(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestErrorsOfFullDisks: a packet file, or a file that is fetched, which does not fit is an error.
+func TestErrorsOfFullDisks(t *testing.T) {
+	needRoot(t)
+	l := nettest.New(t, nettest.Config{})
+	full := t.TempDir()
+	if err := unix.Mount("none", full, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(full, unix.MNT_DETACH)
+	endpoint(t, l.A, `
+interfaces: [{name: veth0}]
+services: {rping: }
+exports:
+  - {name: disk, size: 1MiB, allow: [10.77.0.0/24]}
+`)
+	file := filepath.Join(full, "file")
+	bad(t, l.B, "no space left on device: make room", "ping", "-d", "veth0", "-c", "-a", "10.77.0.1", "-C", "2",
+		"-S", "60000", "--pcap", file)
+	bad(t, l.B, "no space left on device: make room", "get", "disk@10.77.0.1", file)
+	bad(t, l.B, "is no regular file, and would be replaced", "get", "disk@10.77.0.1", "/dev/null")
+	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().IsRegular() {
+		t.Errorf("%v, %v", info, err)
+	}
+	bad(t, l.B, "is it an SRP target", "srp", "veth0", "10.77.0.1:7470")
+	bad(t, l.B, "no route to 10.77.0.1", "get", "disk@10.77.0.1", file, "-d", "lo", "--wait", "2s")
 }
 
 // TestErrorsOnInterfaces: the same, of what only shows on an interface.
@@ -144,6 +215,8 @@ func TestErrorsOnInterfaces(t *testing.T) {
 		{"", "ping -c -d veth0 -a 192.0.2.1 --wait 2s", exitFailure, "no route to 192.0.2.1"},
 		{"", "get disk@10.77.0.1 DIR", exitFailure, "is a directory: name the file that is to be there"},
 		{"", "get disk@192.0.2.1 DIR/f", exitFailure, "no route to 192.0.2.1"},
+		{"", "srp veth0 192.0.2.1", exitFailure, "check its address, and the way to it"},
+		{"", "doctor --peer 192.0.2.1", exitFailure, "no route to 192.0.2.1"},
 		{"ip link set veth0 mtu 300", "perf write_bw -d veth0", exitFailure, "mtu 340"},
 		{"ip link set veth0 down", "perf write_bw -d veth0", exitFailure, "`ip link set veth0 up`"},
 	} {

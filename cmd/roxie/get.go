@@ -97,7 +97,8 @@ func way(ctx context.Context, host, iface string) (netip.Addr, string, error) {
 	}
 	routes, err := netlink.RouteGet(addr.AsSlice())
 	if err != nil || len(routes) == 0 {
-		return addr, "", fmt.Errorf("no route to %v: %w", addr, err)
+		return addr, "", fmt.Errorf("no route to %v: %w; give an interface an address in its network, or add a route",
+			addr, err)
 	}
 	link, err := net.InterfaceByIndex(routes[0].LinkIndex)
 	if err != nil {
@@ -117,6 +118,9 @@ func (f *transferFlags) run(c *cobra.Command, args []string) (err error) {
 	if args[1] == "-" {
 		return usagef("%s moves a file, which is read again to compare: - is none", c.Name())
 	}
+	if f.cfg.Wait < 0 {
+		return usagef("--wait %v: give how long, as 500ms or 10s, or 0", f.cfg.Wait)
+	}
 	addr, iface, err := way(c.Context(), host, f.iface)
 	if err != nil {
 		return err
@@ -135,8 +139,15 @@ func (f *transferFlags) run(c *cobra.Command, args []string) (err error) {
 	finish := f.bar(c)
 	r, err := f.move(c.Context(), dev, m, f.cfg)
 	finish()
+	if errors.Is(err, xfer.ErrRefused) {
+		return fmt.Errorf("%w; its server's configuration says what is exported, and to whom", err)
+	}
 	if err != nil {
-		return explainConnect(err, f.cfg.Addr, "`roxie serve` with exports")
+		lost := errors.Is(err, xfer.ErrLost) && r.Moved > 0
+		if err = explainConnect(err, f.cfg.Addr, "`roxie serve` with exports"); lost {
+			err = fmt.Errorf("%w; with --resume, the same command goes on where this one ended", err)
+		}
+		return err
 	}
 	if f.json {
 		enc := json.NewEncoder(c.OutOrStdout())

@@ -108,6 +108,9 @@ func readyFiles(c *cobra.Command) {
 // reserve makes sure that a file can be written. What it makes for that, release takes away if
 // nothing was written to it, or not all.
 func reserve(name string) (release func(error), err error) {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return func(error) {}, nil // a FIFO's reader would take that for the end
+	}
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	made := err == nil
 	if errors.Is(err, fs.ErrExist) {

@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	fmt.Fprintf(stderr, "roxie: %s\n", oneLine(explainLookup(err).Error()))
+	fmt.Fprintf(stderr, "roxie: %s\n", oneLine(explainFile(explainLookup(err)).Error()))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return exitUsage
@@ -127,6 +127,7 @@ func prepare(c *cobra.Command) {
 	c.SuggestionsMinimumDistance = 2
 	c.SetFlagErrorFunc(explainFlag)
 	readyFiles(c)
+	checkFlags(c)
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args = cobra.ArbitraryArgs
 		c.FParseErrWhitelist.UnknownFlags = true // they belong to the command that is not there

@@ -94,16 +94,11 @@ func (f *pingFlags) run(c *cobra.Command) (err error) {
 	}
 	f.cfg.Out = c.OutOrStdout()
 	vc := verbs.Config{VLAN: f.vlan}
-	if f.pcap != "" {
-		w, err := capture.Create(f.pcap, f.iface)
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		vc.Capture = func(dir verbs.Direction, shard int, t time.Time, head, tail []byte) {
-			w.Frame(uint32(dir), shard, t, head, tail)
-		}
+	file, err := capture.Attach(&vc, f.pcap, f.iface)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	dev, err := verbs.Open(f.iface, &vc)
 	if err != nil {
 		return err

@@ -109,16 +109,11 @@ func (f *initiatorFlags) run(c *cobra.Command, to string) (err error) {
 		return err
 	}
 	var vc verbs.Config
-	if f.pcap != "" {
-		w, err := capture.Create(f.pcap, f.iface)
-		if err != nil {
-			return err
-		}
-		defer w.Close()
-		vc.Capture = func(dir verbs.Direction, shard int, t time.Time, head, tail []byte) {
-			w.Frame(uint32(dir), shard, t, head, tail)
-		}
+	file, err := capture.Attach(&vc, f.pcap, f.iface)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
 	dev, err := verbs.Open(f.iface, &vc)
 	if err != nil {
 		return err
@@ -163,6 +158,9 @@ func (f *initiatorFlags) portID(c *cobra.Command, dev *verbs.Context, addr netip
 	}
 	defer net.Close()
 	mac, err := net.Resolve(c.Context(), dev.Port().Ifindex, addr)
+	if errors.Is(err, netdev.ErrNoNeighbour) {
+		return srp.PortID{}, explainWay(err, addr)
+	}
 	if err != nil {
 		return srp.PortID{}, fmt.Errorf("find the target's GUID by its MAC address: %w; --guid names it",
 			err)

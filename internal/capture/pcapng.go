@@ -113,8 +113,12 @@ func (w *Writer) Frame(flags uint32, queue int, t time.Time, head, tail []byte) 
 // Dropped is how many frames were not recorded.
 func (w *Writer) Dropped() uint64 { return w.dropped.Load() }
 
-// Close writes out what was recorded and closes the file. A second call does nothing.
+// Close writes out what was recorded and closes the file. A second call does nothing, nor does one of
+// no Writer.
 func (w *Writer) Close() (err error) {
+	if w == nil {
+		return nil
+	}
 	w.close.Do(func() {
 		w.closed.Store(true)
 		close(w.stop)

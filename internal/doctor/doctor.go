@@ -32,7 +32,7 @@ func (c *Config) Check() error {
 	case c.VLAN < 0 || c.VLAN > 4094:
 		return fmt.Errorf("VLAN %d; they go from 1 to 4094, and 0 is none", c.VLAN)
 	case c.Interface == "" && (c.Peer.IsValid() || c.Try || c.VLAN != 0 || c.Queues != 0):
-		return errors.New("queues, VLAN, peer and try need an interface: roxie doctor IF …")
+		return errors.New("--queues, --vlan, --try and --peer are about one interface: roxie doctor IF …")
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package pingpong
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/roxie-rdma/roxie/internal/capture"
 	"github.com/roxie-rdma/roxie/internal/netdev"
@@ -32,17 +31,10 @@ type endpoint struct {
 func open(cfg *Config) (*endpoint, error) {
 	e := &endpoint{cfg: *cfg}
 	vc := verbs.Config{VLAN: cfg.VLAN, Mode: cfg.Mode, Progress: verbs.ProgressCaller}
-	if cfg.Capture != "" {
-		w, err := capture.Create(cfg.Capture, cfg.Interface)
-		if err != nil {
-			return nil, err
-		}
-		e.capture = w
-		vc.Capture = func(dir verbs.Direction, shard int, t time.Time, head, tail []byte) {
-			w.Frame(uint32(dir), shard, t, head, tail)
-		}
-	}
 	var err error
+	if e.capture, err = capture.Attach(&vc, cfg.Capture, cfg.Interface); err != nil {
+		return nil, err
+	}
 	if e.dev, err = verbs.Open(cfg.Interface, &vc); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -256,8 +248,5 @@ func (e *endpoint) close() error {
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close()) // with all that was made from it
 	}
-	if e.capture != nil {
-		errs = append(errs, e.capture.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.capture.Close())...)
 }

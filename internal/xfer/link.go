@@ -28,7 +28,7 @@ var (
 	ErrRemote  = errors.New("the file behind the export has gone or fails")
 )
 
-const dialTimeout = 5 * time.Second
+const dialTimeout = 5 * time.Second // of one try
 
 // connection is one connection. data and call may be used by one goroutine for each slot.
 type connection struct {
@@ -61,8 +61,9 @@ const (
 	idSlots = 1<<8 - 1
 )
 
-// dial connects to an export.
-func dial(ctx context.Context, dev *verbs.Context, m *cm.Manager, addr netip.AddrPort, h Hello) (_ *connection, err error) {
+// dial connects to an export, within a time.
+func dial(ctx context.Context, timeout time.Duration, dev *verbs.Context, m *cm.Manager, addr netip.AddrPort,
+	h Hello) (_ *connection, err error) {
 	c := &connection{dead: make(chan struct{})}
 	for i := range c.moved {
 		c.moved[i], c.replies[i] = make(chan error, 1), make(chan Message, 1)
@@ -75,7 +76,7 @@ func dial(ctx context.Context, dev *verbs.Context, m *cm.Manager, addr netip.Add
 	if err := c.create(dev); err != nil {
 		return nil, err
 	}
-	ctx2, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx2, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c.conn, err = m.Dial(ctx2, addr, c.qp, &cm.Params{Private: h.Marshal(), RetryCount: 4, Access: verbs.RemoteRead})
 	var rej *cm.RejectError

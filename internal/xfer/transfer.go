@@ -91,12 +91,13 @@ func Put(ctx context.Context, dev *verbs.Context, m *cm.Manager, cfg Config) (Re
 		return t.res, err
 	}
 	if !info.Mode().IsRegular() {
-		return t.res, fmt.Errorf("%s is not a regular file", cfg.File)
+		return t.res, fmt.Errorf("%s is no regular file: name one, whose length is known", cfg.File)
 	}
 	t.size = info.Size()
 	return t.finish(t.run(ctx, func(ctx context.Context, c *connection) error {
 		if uint64(t.size) > c.Length {
-			return fmt.Errorf("%w: %s has %d bytes, the export holds %d", ErrRefused, cfg.File, t.size, c.Length)
+			return fmt.Errorf("%s has %d bytes, the export holds %d: its server's configuration sets its size", cfg.File,
+				t.size, c.Length)
 		}
 		if _, err := c.call(ctx, 0, Message{Op: OpResize, Length: uint64(t.size)}); err != nil {
 			return err
@@ -117,15 +118,24 @@ func Get(ctx context.Context, dev *verbs.Context, m *cm.Manager, cfg Config) (Re
 	if !cfg.Resume {
 		flags |= os.O_TRUNC
 	}
-	if info, err := os.Stat(cfg.File); err == nil && info.IsDir() {
+	info, err := os.Stat(cfg.File)
+	switch {
+	case err == nil && info.IsDir():
 		return t.res, fmt.Errorf("%s is a directory: name the file that is to be there", cfg.File)
+	case err == nil && !info.Mode().IsRegular():
+		// It would be renamed away: as root, /dev/null.
+		return t.res, fmt.Errorf("%s is no regular file, and would be replaced: name another", cfg.File)
 	}
 	part := cfg.File + PartSuffix
-	var err error
 	if t.file, err = os.OpenFile(part, flags, 0o644); err != nil {
 		return t.res, err
 	}
-	defer t.file.Close()
+	defer func() {
+		if info, err := t.file.Stat(); err == nil && info.Size() == 0 {
+			_ = os.Remove(part) // no later get gains by it; gone already if it has its name
+		}
+		t.file.Close()
+	}()
 	return t.finish(t.run(ctx, func(ctx context.Context, c *connection) error {
 		stat, err := c.call(ctx, 0, Message{Op: OpStat})
 		if err != nil {
@@ -173,17 +183,21 @@ func (t *transfer) finish(err error) (Result, error) {
 // run connects and works, again after a lost connection as long as the configuration says. From
 // the second time on, what got through before is compared first: the other end may have lost it.
 func (t *transfer) run(ctx context.Context, work func(context.Context, *connection) error) error {
-	var lost time.Time // when the connection was lost that no progress has followed
+	lost := time.Now() // when the connection was lost that no progress has followed, or was not there yet
 	for {
 		before := t.blocksDone.Load()
-		err := t.attempt(ctx, work)
+		timeout := dialTimeout
+		if t.cfg.Wait > 0 {
+			timeout = min(timeout, t.cfg.Wait-time.Since(lost))
+		}
+		err := t.attempt(ctx, timeout, work)
 		if !errors.Is(err, ErrLost) || ctx.Err() != nil {
 			return err
 		}
-		if lost.IsZero() || t.blocksDone.Load() != before {
+		if t.blocksDone.Load() != before {
 			lost = time.Now()
 		}
-		if time.Since(lost) >= t.cfg.Wait {
+		if time.Since(lost)+pause >= t.cfg.Wait {
 			return err
 		}
 		select {
@@ -194,8 +208,9 @@ func (t *transfer) run(ctx context.Context, work func(context.Context, *connecti
 	}
 }
 
-func (t *transfer) attempt(ctx context.Context, work func(context.Context, *connection) error) error {
-	c, err := dial(ctx, t.dev, t.m, t.cfg.Addr, Hello{Name: t.cfg.Export, Write: t.put})
+func (t *transfer) attempt(ctx context.Context, timeout time.Duration,
+	work func(context.Context, *connection) error) error {
+	c, err := dial(ctx, timeout, t.dev, t.m, t.cfg.Addr, Hello{Name: t.cfg.Export, Write: t.put})
 	if err != nil {
 		return err
 	}
@@ -255,9 +270,19 @@ func (t *transfer) putBlock(ctx context.Context, c *connection, slot int, off in
 			return err
 		}
 	}
-	for try := 0; ; try++ {
+	return t.move(ctx, c, slot, verbs.WRRDMAWrite, off, n, func() digest { return sum })
+}
+
+// digest is the SHA-256 of a block.
+type digest = [sha256.Size]byte
+
+// move moves a block, again as long as the other end's digest is not ours, which is asked for when the
+// block has come.
+func (t *transfer) move(ctx context.Context, c *connection, slot int, op verbs.WROpcode, off int64, n int,
+	ours func() digest) error {
+	for range blockTries {
 		t.moving.Add(int64(n))
-		if err := c.post(slot, verbs.WRRDMAWrite, uint64(off), n); err != nil {
+		if err := c.post(slot, op, uint64(off), n); err != nil {
 			return err
 		}
 		m, err := c.call(ctx, slot, Message{Op: OpDigest, Offset: uint64(off), Length: uint64(n)})
@@ -267,18 +292,17 @@ func (t *transfer) putBlock(ctx context.Context, c *connection, slot int, off in
 		if err := c.await(ctx, slot); err != nil {
 			return err
 		}
-		if m.Digest == sum {
+		if m.Digest == ours() {
 			return nil
 		}
-		if t.again.Add(1); try+1 == blockTries {
-			return ErrChecksum
-		}
+		t.again.Add(1)
 	}
+	return ErrChecksum
 }
 
 // compare asks whether a block is at the other end as it is here.
 func (t *transfer) compare(ctx context.Context, c *connection, slot int, off int64, n int,
-	sum [sha256.Size]byte) (bool, error) {
+	sum digest) (bool, error) {
 	m, err := c.call(ctx, slot, Message{Op: OpDigest, Offset: uint64(off), Length: uint64(n)})
 	if err != nil || m.Digest != sum {
 		return false, err
@@ -297,24 +321,10 @@ func (t *transfer) getBlock(ctx context.Context, c *connection, slot int, off in
 			return err
 		}
 	}
-	for try := 0; ; try++ {
-		t.moving.Add(int64(n))
-		if err := c.post(slot, verbs.WRRDMARead, uint64(off), n); err != nil {
-			return err
-		}
-		m, err := c.call(ctx, slot, Message{Op: OpDigest, Offset: uint64(off), Length: uint64(n)})
-		if err != nil {
-			return err
-		}
-		if err := c.await(ctx, slot); err != nil {
-			return err
-		}
-		if m.Digest == sha256.Sum256(b) {
-			_, err := t.file.WriteAt(b, off)
-			return err
-		}
-		if t.again.Add(1); try+1 == blockTries {
-			return ErrChecksum
-		}
+	err := t.move(ctx, c, slot, verbs.WRRDMARead, off, n, func() digest { return sha256.Sum256(b) })
+	if err != nil {
+		return err
 	}
+	_, err = t.file.WriteAt(b, off)
+	return err
 }

@@ -46,6 +46,15 @@ type Config struct {
 	Buffer int // bytes between each device's shards and the writer; 0: 16 MiB
 }
 
+// Check says what is wrong with a configuration, and with its filter.
+func (c Config) Check() error {
+	if _, err := ParseFilter(c.Filter); err != nil {
+		return err
+	}
+	_, err := c.withDefaults()
+	return err
+}
+
 // withDefaults returns a checked copy with defaults filled in.
 func (c Config) withDefaults() (Config, error) {
 	if c.SnapLen == 0 {
@@ -65,7 +74,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Duration < 0:
 		return c, fmt.Errorf("duration %v: want more than 0, or 0 for no limit", c.Duration)
 	case c.Ring < 0 || c.Ring > 24*time.Hour:
-		return c, fmt.Errorf("ring of %v: want up to 24h", c.Ring)
+		return c, fmt.Errorf("ring of %v: want more than 0, up to 24h", c.Ring)
 	case c.Ring > 0 && c.Count > 0:
 		return c, errors.New("a ring keeps a time, not a count of packets: give one of them")
 	case c.RingSize < 1<<20 || c.RingSize > 1<<32:

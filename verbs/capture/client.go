@@ -77,7 +77,16 @@ func (c *Client) tell(ctx context.Context, path string) error {
 	return resp.Body.Close()
 }
 
-// post sends a request. What is not OK becomes an error with the text of the answer.
+// StatusError is an answer whose status is not OK.
+type StatusError struct {
+	Response *http.Response // its body has been read
+	Body     []byte         // of at most 4 KiB
+}
+
+// Error is what the hub says.
+func (e *StatusError) Error() string { return strings.TrimSpace(string(e.Body)) }
+
+// post sends a request. What is not OK becomes a *StatusError.
 func (c *Client) post(ctx context.Context, path string) (*http.Response, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, nil)
 	if err != nil {
@@ -90,7 +99,7 @@ func (c *Client) post(ctx context.Context, path string) (*http.Response, error) 
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<12)) // what there is of it
-		return nil, errors.New(strings.TrimSpace(string(text)))
+		return nil, &StatusError{resp, text}
 	}
 	return resp, nil
 }

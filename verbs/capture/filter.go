@@ -272,7 +272,7 @@ func (p *parser) test() (n node, err error) {
 	case word == "icrc":
 		n, err = p.icrc()
 	default:
-		err = fmt.Errorf("%q is no test; they are:\n%s", word, FilterHelp)
+		err = fmt.Errorf("%q is no test, as qp, host, opcode or dropped; `roxie capture --help` tells all", word)
 	}
 	p.headers = p.headers || n.kind.headers()
 	return n, err

@@ -96,7 +96,7 @@ func TestFilterErrors(t *testing.T) {
 		"qp x":                    "want a number",
 		"host nowhere":            "want an address",
 		"opcode wite":             "opcode wite: want write, send",
-		"port 4791":               `"port" is no test; they are:`,
+		"port 4791":               `"port" is no test, as qp, host`,
 		"qp 1 qp 2":               "join tests with `and` or `or`",
 		"(qp 1":                   "`)` is missing",
 		"not":                     "a test is missing",

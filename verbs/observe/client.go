@@ -43,7 +43,9 @@ func NewClient(path string) *Client { return &Client{path, Dial(path)} }
 func (c *Client) State(ctx context.Context) (s Snapshot, err error) {
 	body, err := c.get(ctx, "/state")
 	if err == nil {
-		err = json.Unmarshal(body, &s)
+		if err = json.Unmarshal(body, &s); err != nil {
+			err = foreign(c.path)
+		}
 	}
 	return s, err
 }
@@ -71,12 +73,12 @@ func (c *Client) get(ctx context.Context, what string) ([]byte, error) {
 	}
 	a, err := c.http.Do(q)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, Explain(c.path, err)
 	}
 	defer a.Body.Close()
 	body, err := io.ReadAll(a.Body)
 	if err == nil && a.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(body)))
+		err = Refusal(c.path, a, body)
 	}
 	return body, err
 }
@@ -87,24 +89,47 @@ func isSocket(path string) bool {
 	return err != nil || info.Mode().Type() == fs.ModeSocket
 }
 
-// explain says what it likely means that a socket cannot be opened.
-func (c *Client) explain(err error) error {
+// foreign is the error of a socket behind which another program is.
+func foreign(path string) error {
+	return fmt.Errorf("%s is another program's socket: say with --control where the endpoint's control "+
+		"socket is", path)
+}
+
+// Refusal returns the error that an answer of the control socket at path stands for, whose status is
+// not OK.
+func Refusal(path string, a *http.Response, body []byte) error {
+	text := strings.TrimSpace(string(body))
+	switch {
+	case !strings.HasPrefix(a.Header.Get("Content-Type"), "text/plain"):
+		return foreign(path)
+	case a.StatusCode == http.StatusNotFound && strings.HasPrefix(text, "404 "):
+		// Of the HTTP server, not of a handler.
+		return fmt.Errorf("the program behind control socket %s does not offer this: `roxie serve` does", path)
+	}
+	return errors.New(text)
+}
+
+// Explain says what the error of a request to the control socket at path likely means, and what to do.
+func Explain(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("no control socket at %s: start `roxie serve` (or perf) with --control %s, or say with "+
-			"--control where it is", c.path, c.path)
-	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(c.path):
-		return fmt.Errorf("%s is no socket: say with --control where the endpoint's control socket is", c.path)
+		return fmt.Errorf("no control socket at %s: start `roxie serve` with --control %s, or say with "+
+			"--control where it is", path, path)
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(path):
+		return fmt.Errorf("%s is no socket: say with --control where the endpoint's control socket is", path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody answers at %s: the process that made this control socket is gone; start "+
-			"it again, or say with --control where another one is", c.path)
+			"it again, or say with --control where another one is", path)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("control socket %s is open to the user who runs the endpoint only: run this as that "+
-			"user, or root", c.path)
+			"user, or root", path)
 	}
 	var inner *url.Error
 	if errors.As(err, &inner) {
 		err = inner.Err
 	}
-	return fmt.Errorf("control socket %s: %w", c.path, err)
+	if strings.Contains(err.Error(), "malformed HTTP ") {
+		return foreign(path)
+	}
+	return fmt.Errorf("control socket %s: %w", path, err)
 }

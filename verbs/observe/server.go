@@ -75,6 +75,9 @@ func listen(path string) (net.Listener, error) {
 		return nil, e
 	case info.Mode().Type() != fs.ModeSocket:
 		return nil, errors.New("there is a file of this name that is no socket")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("another user's process has it, and user %d may not look: take another path",
+			os.Getuid())
 	case !errors.Is(err, syscall.ECONNREFUSED):
 		return nil, err
 	}
