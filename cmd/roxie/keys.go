@@ -68,23 +68,12 @@ func keysInMemory() (out []keyrules.Outcome, err error) {
 	return keyrules.Run(ends[0], ends[1])
 }
 
-// keysInLab opens a device on each side of a lab.
+// keysInLab tries the rules between the two sides of a lab.
 func keysInLab() (out []keyrules.Outcome, err error) {
 	l, err := openLab(lab.Config{})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	var ends [2]*verbs.Context
-	for i, n := range []*lab.Namespace{l.A, l.B} {
-		err := n.DoErr(func() (err error) {
-			ends[i], err = verbs.Open(n.Interface, nil)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		defer ends[i].Close()
-	}
-	return keyrules.Run(ends[0], ends[1])
+	return keyrules.RunLab(l)
 }

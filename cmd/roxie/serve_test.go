@@ -1,20 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,342 +17,6 @@ import (
 	"github.com/roxie-rdma/roxie/verbs"
 	"github.com/roxie-rdma/roxie/verbs/cm"
 )
-
-// process is this program as a process of its own.
-type process struct {
-	t    testing.TB
-	cmd  *exec.Cmd
-	conf string
-	mu   sync.Mutex
-	log  bytes.Buffer // standard error
-	out  chan string  // lines of standard output
-	done chan error
-}
-
-// start runs a command line in a namespace.
-func start(t testing.TB, n *nettest.Namespace, args ...string) *process {
-	t.Helper()
-	p, err := launch(t, n, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// launch is start for any goroutine.
-func launch(t testing.TB, n *nettest.Namespace, args ...string) (*process, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return launchAs(t, n, exec.Command(exe, args...))
-}
-
-// launchAs is launch for a command that comes to this program by way of others.
-func launchAs(t testing.TB, n *nettest.Namespace, cmd *exec.Cmd) (*process, error) {
-	p := &process{t: t, cmd: cmd, out: make(chan string, 100), done: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), runMain+"=1")
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.cmd.Stderr = writer(func(b []byte) (int, error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.log.Write(b)
-	})
-	if err := n.Start(p.cmd); err != nil {
-		return nil, err
-	}
-	go func() {
-		in := bufio.NewScanner(stdout)
-		for in.Scan() {
-			select {
-			case p.out <- in.Text():
-			default:
-			}
-		}
-		close(p.out)
-		p.done <- p.cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			t.Logf("%s:\n%s", strings.Join(cmd.Args[1:], " "), p.logged())
-		}
-	})
-	return p, nil
-}
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }
-
-func (p *process) logged() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
-}
-
-func (p *process) signal(s syscall.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p *process) kill() { _ = p.cmd.Process.Kill() }
-
-// errRuns is that a process has not ended in time.
-var errRuns = errors.New("has not ended")
-
-// end waits for the process to end.
-func (p *process) end(within time.Duration) error {
-	p.t.Helper()
-	err := p.await(within)
-	if errors.Is(err, errRuns) {
-		p.t.Fatal(err)
-	}
-	return err
-}
-
-// await is end for any goroutine.
-func (p *process) await(within time.Duration) error {
-	select {
-	case err := <-p.done:
-		p.done <- err
-		return err
-	case <-time.After(within):
-		return fmt.Errorf("%v %w after %v", p.cmd.Args[1:], errRuns, within)
-	}
-}
-
-// logs waits for a text in the log.
-func (p *process) logs(text string) {
-	p.t.Helper()
-	eventually(p.t, fmt.Sprintf("%q in the log", text), func() bool { return strings.Contains(p.logged(), text) })
-}
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("no %s after 20 s", what)
-		}
-	}
-}
-
-// endpoint starts `roxie serve` and waits until it is ready.
-func endpoint(t testing.TB, n *nettest.Namespace, config string, flags ...string) *process {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "roxie.yaml")
-	writeFile(t, file, []byte(config))
-	return serveFile(t, n, file, flags...)
-}
-
-func serveFile(t testing.TB, n *nettest.Namespace, file string, flags ...string) *process {
-	t.Helper()
-	p := start(t, n, append([]string{"serve", "--config", file, "-v"}, flags...)...)
-	p.conf = file
-	p.ready()
-	return p
-}
-
-// ready waits until the endpoint says so.
-func (p *process) ready() {
-	p.t.Helper()
-	select {
-	case line, ok := <-p.out:
-		if !ok || !strings.HasPrefix(line, "ready: ") {
-			p.t.Fatalf("not ready: %q %s", line, p.logged())
-		}
-	case <-time.After(20 * time.Second):
-		p.t.Fatalf("not ready after 20 s: %s", p.logged())
-	}
-}
-
-func writeFile(t testing.TB, name string, b []byte) {
-	t.Helper()
-	if err := os.WriteFile(name, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// in runs a command line of this program in a namespace, in this process.
-func in(t testing.TB, n *nettest.Namespace, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, err bytes.Buffer
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	n.Do(func() { code = run(ctx, args, &out, &err) })
-	return code, out.String(), err.String()
-}
-
-// good is in for what must succeed.
-func good(t testing.TB, n *nettest.Namespace, args ...string) string {
-	t.Helper()
-	code, out, stderr := in(t, n, args...)
-	if code != exitOK {
-		t.Fatalf("%v: exit code %d: %s", args, code, stderr)
-	}
-	return out
-}
-
-// bad is in for what must fail with a text.
-func bad(t testing.TB, n *nettest.Namespace, text string, args ...string) {
-	t.Helper()
-	code, out, stderr := in(t, n, args...)
-	if code != exitFailure || !strings.Contains(stderr, text) {
-		t.Fatalf("%v: exit code %d, %q %q, want %q", args, code, out, stderr, text)
-	}
-}
-
-func randomFile(t testing.TB, n int) (name string, content []byte) {
-	t.Helper()
-	content = make([]byte, n)
-	r := rand.NewChaCha8([32]byte{byte(n)})
-	_, _ = r.Read(content)
-	name = filepath.Join(t.TempDir(), "content")
-	writeFile(t, name, content)
-	return name, content
-}
-
-func sameFile(t testing.TB, name string, want []byte) {
-	t.Helper()
-	got, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Fatalf("%s has %d bytes and differs from the %d expected", name, len(got), len(want))
-	}
-}
-
-// client is a device in a namespace.
-type client struct {
-	t   testing.TB
-	dev *verbs.Context
-	m   *cm.Manager
-}
-
-func newClient(t testing.TB, n *nettest.Namespace) *client {
-	t.Helper()
-	return clientOn(t, n, "veth0")
-}
-
-func clientOn(t testing.TB, n *nettest.Namespace, name string) *client {
-	t.Helper()
-	c, err := openClient(t, n, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.close)
-	return c
-}
-
-// openClient is clientOn for any goroutine; the caller closes.
-func openClient(t testing.TB, n *nettest.Namespace, name string) (*client, error) {
-	c := &client{t: t}
-	err := n.DoErr(func() (err error) {
-		c.dev, err = verbs.Open(name, nil)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if c.m, err = cm.New(c.dev, nil); err != nil {
-		return nil, errors.Join(err, c.dev.Close())
-	}
-	return c, nil
-}
-
-func (c *client) close() {
-	c.t.Helper()
-	if err := errors.Join(c.m.Close(), c.dev.Close()); err != nil {
-		c.t.Error(err)
-	}
-}
-
-// link is a connection to an export, or to another service.
-type link struct {
-	*cm.Conn
-	t   testing.TB
-	cq  *verbs.CQ
-	mem *verbs.MR
-	xfer.Grant
-}
-
-func (c *client) dial(to string, private []byte) (*link, error) {
-	c.t.Helper()
-	pd, err := c.dev.AllocPD()
-	if err != nil {
-		return nil, err
-	}
-	l := &link{t: c.t}
-	if l.mem, err = pd.AllocMR(1<<20, verbs.LocalWrite); err != nil {
-		return nil, err
-	}
-	if l.cq, err = c.dev.CreateCQ(64); err != nil {
-		return nil, err
-	}
-	qp, err := c.dev.CreateQP(pd, &verbs.QPInitAttr{Type: verbs.RC, SendCQ: l.cq, RecvCQ: l.cq, SigAll: true,
-		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16}})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	l.Conn, err = c.m.Dial(ctx, netip.MustParseAddrPort(to), qp, &cm.Params{Private: private})
-	return l, err
-}
-
-func (c *client) export(name string, write bool) *link {
-	c.t.Helper()
-	l, err := c.dial("10.77.0.1:7470", xfer.Hello{Name: name, Write: write}.Marshal())
-	if err == nil {
-		l.Grant, err = xfer.ParseGrant(l.Private())
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return l
-}
-
-// do posts a work request on the export and returns its completion's status.
-func (l *link) do(op verbs.WROpcode, off uint64, n int) verbs.WCStatus {
-	l.t.Helper()
-	wr := verbs.SendWR{Opcode: op, SGList: []verbs.SGE{l.mem.SGE(0, n)}, RemoteAddr: l.Addr + off,
-		RKey: verbs.Key(l.RKey), CompareAdd: 5}
-	if err := l.QP().PostSend(&wr); err != nil {
-		l.t.Fatal(err)
-	}
-	return l.next().Status
-}
-
-func (l *link) next() verbs.WC {
-	l.t.Helper()
-	wc, err := l.wait()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return wc
-}
-
-// wait is next for any goroutine.
-func (l *link) wait() (verbs.WC, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	var wc [1]verbs.WC
-	for {
-		if err := l.cq.Wait(ctx); err != nil {
-			return wc[0], err
-		}
-		if n, err := l.cq.Poll(wc[:]); err != nil || n == 1 {
-			return wc[0], err
-		}
-	}
-}
 
 const basicConfig = `
 interfaces:
@@ -439,7 +96,7 @@ func echo(t *testing.T, c *client) {
 			t.Fatal(err)
 		}
 		wc := e.next()
-		if wc.Opcode != verbs.WCRecv {
+		for wc.Opcode != verbs.WCRecv { // which may come before the completion of its own SEND
 			wc = e.next()
 		}
 		if wc.Status != verbs.WCSuccess || int(wc.ByteLen) != n || wc.Imm != uint32(i) ||
@@ -564,17 +221,6 @@ func TestServeCutFile(t *testing.T) {
 	if err := p.end(10 * time.Second); err != nil {
 		t.Error(err)
 	}
-}
-
-// reload changes an endpoint's configuration and waits until it has been read.
-func (p *process) reload(config, logged string) {
-	p.t.Helper()
-	writeFile(p.t, p.conf, []byte(config))
-	before := strings.Count(p.logged(), logged)
-	p.signal(syscall.SIGHUP)
-	eventually(p.t, fmt.Sprintf("%q in the log", logged), func() bool {
-		return strings.Count(p.logged(), logged) > before
-	})
 }
 
 // TestServeReload: what has not changed goes on, connections included; what has ends.
@@ -750,9 +396,23 @@ exports:
 	if _, err := os.Stat(out + xfer.PartSuffix); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("part file is left: %v", err)
 	}
-	p.signal(syscall.SIGTERM)
-	if err := p.end(10 * time.Second); err != nil {
-		t.Error(err)
+
+	out = filepath.Join(dir, "again")
+	get = start(t, l.B, "get", "disk@10.77.0.1", out, "--wait", "1s")
+	eventually(t, "part", func() bool { return written(out+xfer.PartSuffix) > 4<<20 })
+	p.kill()
+	_ = p.end(5 * time.Second)
+	if err := get.end(30 * time.Second); err == nil || !strings.Contains(get.logged(), "with --resume, the same") {
+		t.Errorf("get from an endpoint that was killed: %v %s", err, get.logged())
+	}
+	out = filepath.Join(dir, "none")
+	began := time.Now()
+	get = start(t, l.B, "get", "disk@10.77.0.1", out, "--wait", "1s")
+	if err := get.end(30 * time.Second); err == nil || time.Since(began) > 9*time.Second {
+		t.Errorf("get --wait 1s from nobody: %v after %v", err, time.Since(began))
+	}
+	if _, err := os.Stat(out + xfer.PartSuffix); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an empty part file is left: %v", err)
 	}
 }
 
@@ -775,17 +435,4 @@ func written(name string) int64 {
 		return 0
 	}
 	return info.Sys().(*syscall.Stat_t).Blocks * 512
-}
-
-// result reads the JSON that a transfer has printed.
-func (p *process) result() (r xfer.Result) {
-	p.t.Helper()
-	var text strings.Builder
-	for line := range p.out {
-		text.WriteString(line)
-	}
-	if err := json.NewDecoder(strings.NewReader(text.String())).Decode(&r); err != nil && !errors.Is(err, io.EOF) {
-		p.t.Fatalf("%v: %q", err, text.String())
-	}
-	return r
 }

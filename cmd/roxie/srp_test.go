@@ -85,7 +85,7 @@ func TestSRP(t *testing.T) {
 	if code != exitFailure || !strings.Contains(errs, "nothing listens at "+to+":9") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
-	disk.Bytes()[3*512] = 7
+	disk.Poke(3*512, 7)
 	code, out, errs = srpRun(to, "--json", "-")
 	if err := json.Unmarshal([]byte(out), &r); code != exitFailure || err != nil || r.Errors != 1 ||
 		!strings.Contains(errs, "block 3 of the disk is not empty") {

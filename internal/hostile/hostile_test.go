@@ -91,8 +91,8 @@ func (r *rig) counted(f func()) (all uint64, by map[rxe.Reason]uint64) {
 		}
 	}
 	n := r.marks - marks
-	if by[rxe.ReasonNoQP] -= n; by[rxe.ReasonNoQP] == 0 {
-		delete(by, rxe.ReasonNoQP)
+	if by[rxe.ReasonNoGroup] -= n; by[rxe.ReasonNoGroup] == 0 {
+		delete(by, rxe.ReasonNoGroup)
 	}
 	return all - n, by
 }

@@ -235,14 +235,14 @@ func (r *rig) send(frames ...[]byte) {
 // nobody is a QPN that no QP has.
 const nobody = 0xabcdef
 
-// mark sends a datagram to a QP that is not there, and waits until A has counted it: all frames
-// before it have been looked at.
+// mark sends a datagram to a group that nobody has joined, and waits until A has counted it: all frames
+// before it have been looked at. No step sends others of that kind.
 func (r *rig) mark(to unix.Sockaddr) {
 	r.t.Helper()
-	before := r.drops(rxe.ReasonNoQP)
-	must(r.t, unix.Sendto(r.raw, r.frame(from{qpn: nobody}, wire.UDSendOnly, 0, nil), 0, to))
+	before := r.drops(rxe.ReasonNoGroup)
+	must(r.t, unix.Sendto(r.raw, r.frame(from{qpn: rxe.QPNMulti}, wire.UDSendOnly, 0, nil), 0, to))
 	r.marks++
-	for end := time.Now().Add(patience); r.drops(rxe.ReasonNoQP) == before; {
+	for end := time.Now().Add(patience); r.drops(rxe.ReasonNoGroup) == before; {
 		if time.Now().After(end) {
 			r.t.Fatal("A does not look at frames any more")
 		}

@@ -128,7 +128,7 @@ func (r *run) remind(now time.Duration) error {
 func (r *run) finished() bool {
 	for _, c := range r.conns {
 		switch {
-		case c.done < c.target, r.lap && c.acked < c.target:
+		case c.done < c.target, r.lap && c.acked < c.target, c.checked < c.due:
 			return false
 		case r.sendsBoth() && r.cfg.Duration == 0 && c.arrived < c.target:
 			// Over UC and UD what is missing now may never come.

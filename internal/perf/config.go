@@ -102,7 +102,7 @@ const (
 	grhLen           = 40 // of a UD receive
 	defaultGIDIndex  = -1
 	patternSeed      = 0x726f786965 // "roxie"
-	ringBytes        = 1 << 20      // of receive slots for each QP, at most
+	ringBytes        = 1 << 22      // of receive slots for each QP, at most
 	largeMessageSize = 8192
 )
 

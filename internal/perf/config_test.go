@@ -156,7 +156,7 @@ func checkPlan(t *testing.T, c *Config, sizes []int) {
 		}
 		for qp := range c.QPs {
 			ends := []int{p.patternLen, p.ringAt(qp), p.ringAt(qp) + l.ring(), p.controlAt(qp),
-				p.controlAt(qp) + controlSlots*controlSize, p.outAt(qp), p.outAt(qp) + size, p.total()}
+				p.controlAt(qp) + c.controlRecvs(&l)*controlSize, p.outAt(qp), p.outAt(qp) + size, p.total()}
 			if !slices.IsSorted(ends) {
 				t.Fatalf("%s %s, QP %d, %d bytes: areas overlap: %v", c.Test.Name, c.Transport, qp, size, ends)
 			}

@@ -77,14 +77,12 @@ func (e *endpoint) create() (err error) {
 
 // queueDepths are the sizes of each QP's send and receive queue.
 func (e *endpoint) queueDepths() (sends, recvs int) {
-	sends, recvs = e.cfg.TXDepth+controlSlots, controlSlots
+	sends = e.cfg.TXDepth + controlSlots
 	for _, s := range e.sizes {
 		l := e.cfg.layout(s)
-		switch {
-		case e.cfg.Test.Op == Send:
+		recvs = max(recvs, e.cfg.controlRecvs(&l))
+		if e.cfg.Test.Op == Send {
 			recvs = max(recvs, e.cfg.recvDepth(&l))
-		case e.cfg.Verify && e.cfg.Transport == UC:
-			recvs = max(recvs, int(l.slots)+controlSlots)
 		}
 	}
 	return sends, recvs

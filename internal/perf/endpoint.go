@@ -73,6 +73,7 @@ type counts struct {
 	acked   uint64        // of them, those it has checked
 	heard   time.Duration // when it last answered, or was first asked
 	checked uint64        // here, in order: compared, or known to be lost
+	due     uint64        // here: to be compared up to this one
 	arrived uint64        // passive end: received
 	recvs   uint64        // receives posted
 	owed    uint64        // used up and not posted again
@@ -99,23 +100,15 @@ func open(cfg Config) (*endpoint, error) {
 			vc.Pin = append(vc.Pin, cfg.CPU+q)
 		}
 	}
-	if cfg.Capture != "" {
-		w, err := capture.Create(cfg.Capture, cfg.Interface)
-		if err != nil {
-			return nil, err
-		}
-		e.capture = w
-		vc.Capture = func(dir verbs.Direction, shard int, t time.Time, head, tail []byte) {
-			w.Frame(uint32(dir), shard, t, head, tail)
-		}
+	var err error
+	if e.capture, err = capture.Attach(&vc, cfg.Capture, cfg.Interface); err != nil {
+		return nil, err
 	}
-	dev, err := verbs.Open(cfg.Interface, &vc)
-	if err != nil {
+	if e.dev, err = verbs.Open(cfg.Interface, &vc); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
-	e.dev = dev
 	if cfg.Control != "" {
-		if e.watched, err = observe.Serve(cfg.Control, dev); err != nil {
+		if e.watched, err = observe.Serve(cfg.Control, e.dev); err != nil {
 			return nil, errors.Join(err, e.close())
 		}
 	}
@@ -194,10 +187,7 @@ func (e *endpoint) close() error {
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close()) // with all that was made from it
 	}
-	if e.capture != nil {
-		errs = append(errs, e.capture.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.capture.Close())...)
 }
 
 // setup describes the run for the head of the table.

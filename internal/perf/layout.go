@@ -72,6 +72,7 @@ func (l *layout) ring() int { return int(l.slots) * l.stride }
 type plan struct {
 	patternLen int
 	ringSpan   int // from one QP's ring to the next
+	controls   int // receives of one QP that a control message may take, each with a place of its own
 	tailSpan   int // control and out area of one QP
 	qps        int
 }
@@ -82,10 +83,11 @@ func (c *Config) plan(sizes []int) plan {
 	for _, s := range sizes {
 		l := c.layout(s)
 		p.ringSpan = max(p.ringSpan, l.ring())
+		p.controls = max(p.controls, c.controlRecvs(&l))
 		largest = max(largest, s)
 	}
 	p.patternLen = roundUp(largest+patternSlack, lineBytes)
-	p.tailSpan = controlSlots*controlSize + grhLen + roundUp(largest, lineBytes) + lineBytes
+	p.tailSpan = p.controls*controlSize + grhLen + roundUp(largest, lineBytes) + lineBytes
 	p.tailSpan = roundUp(p.tailSpan, lineBytes)
 	return p
 }
@@ -99,4 +101,13 @@ func (p *plan) ringAt(i int) int { return p.patternLen + i*p.ringSpan }
 func (p *plan) controlAt(i int) int { return p.patternLen + p.qps*p.ringSpan + i*p.tailSpan }
 
 // outAt is where QP i's messages of a latency test are made.
-func (p *plan) outAt(i int) int { return p.controlAt(i) + controlSlots*controlSize }
+func (p *plan) outAt(i int) int { return p.controlAt(i) + p.controls*controlSize }
+
+// controlRecvs is how many receives control messages have at one end. Over UC the passive end's are
+// taken by WRITEs with immediate data as well.
+func (c *Config) controlRecvs(l *layout) int {
+	if c.Verify && c.Test.Op == Write && !c.Test.Latency && c.Transport == UC {
+		return int(l.slots) + controlSlots
+	}
+	return controlSlots
+}

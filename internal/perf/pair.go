@@ -1,28 +1,19 @@
 package perf
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/roxie-rdma/roxie/internal/ends"
 	"github.com/roxie-rdma/roxie/internal/lab"
 )
 
-// This file runs both ends of a test in a lab, each as a process of its own: the program that is
-// running, told by ChildCommand that it is one end. It reads its Config as JSON from standard input
-// and answers with an event a line on standard output.
+// This file runs both ends of a test in a lab, each as a process of its own (package ends).
 
 // ChildCommand is the argument that makes the program call Child.
 const ChildCommand = "perf-end"
@@ -40,37 +31,23 @@ type event struct {
 // Child is one end of a Pair: what the program does that was started with ChildCommand.
 func Child(ctx context.Context, in io.Reader, out io.Writer) error {
 	var cfg Config
-	if err := json.NewDecoder(in).Decode(&cfg); err != nil {
-		return fmt.Errorf("read configuration: %w; this command is for roxie's own use", err)
+	ctx, cancel, err := ends.Configure(ctx, in, &cfg)
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer cfg.GC.start()()
-	go untilClosed(in, cancel)
-	enc := json.NewEncoder(out)
-	var mu sync.Mutex
-	tell := func(e event) {
-		mu.Lock()
-		defer mu.Unlock()
-		_ = enc.Encode(e)
-	}
-	_, err := Run(ctx, cfg, Hooks{
-		Ready:    func(net.Addr) { tell(event{Ready: true}) },
-		Setup:    func(s *Setup) { tell(event{Setup: s}) },
-		Progress: func(m *Moment) { tell(event{Moment: m}) },
-		Result:   func(r *Result) { tell(event{Result: r}) },
+	t := ends.NewTeller(out)
+	_, err = Run(ctx, cfg, Hooks{
+		Ready:    func(net.Addr) { t.Tell(event{Ready: true}) },
+		Setup:    func(s *Setup) { t.Tell(event{Setup: s}) },
+		Progress: func(m *Moment) { t.Tell(event{Moment: m}) },
+		Result:   func(r *Result) { t.Tell(event{Result: r}) },
 	})
 	if err != nil {
-		tell(event{Error: err.Error(), Gone: errors.Is(err, errGone) || errors.Is(err, errTold)})
+		t.Tell(event{Error: err.Error(), Gone: errors.Is(err, errGone) || errors.Is(err, errTold)})
 	}
 	return nil
-}
-
-// untilClosed calls cancel when the parent closes its end, or dies: nobody wants the result any
-// more. The newline behind the configuration, which may not have been read with it, is no end.
-func untilClosed(in io.Reader, cancel func()) {
-	_, _ = io.Copy(io.Discard, in)
-	cancel()
 }
 
 // Pair runs tests between the two sides of a lab: the server in A, the client in B.
@@ -83,7 +60,6 @@ type Pair struct {
 
 const (
 	readyTimeout = 20 * time.Second
-	killAfter    = 3 * time.Second
 	reasonWait   = 5 * time.Second // a busy machine takes that long to bury a process
 )
 
@@ -116,11 +92,11 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 	if err != nil {
 		return nil, err
 	}
-	defer a.end()
+	defer a.Close()
 	select {
 	case <-ready:
-	case <-a.done:
-		return nil, a.fault("server")
+	case <-a.Done():
+		return nil, a.Fault("server", a.text)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-time.After(readyTimeout):
@@ -143,7 +119,7 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 	if err != nil {
 		return nil, err
 	}
-	defer b.end()
+	defer b.Close()
 	return results, p.await(ctx, a, b)
 }
 
@@ -152,7 +128,7 @@ func (p *Pair) Run(ctx context.Context, cfg Config, hooks Hooks) ([]Result, erro
 func (p *Pair) await(ctx context.Context, server, client *child) error {
 	var own, second error
 	hear := func(c *child, name string) bool {
-		err := c.fault(name)
+		err := c.Fault(name, c.text)
 		switch {
 		case err == nil:
 			return false
@@ -163,7 +139,7 @@ func (p *Pair) await(ctx context.Context, server, client *child) error {
 		}
 		return true
 	}
-	aDone, bDone := server.done, client.done
+	aDone, bDone := server.Done(), client.Done()
 	var late <-chan time.Time
 	for aDone != nil || bDone != nil {
 		failed := false
@@ -189,26 +165,13 @@ func (p *Pair) await(ctx context.Context, server, client *child) error {
 
 // child is one end's process.
 type child struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	done   chan struct{} // closed when it is gone and all it said has been heard
-	errors bytes.Buffer  // its standard error
-
-	// Valid when done.
-	err  error
-	text string // the reason it gave
+	*ends.End
+	text string // the reason it gave; valid when done
 	told bool   // its reason is the other end
 }
 
 func (p *Pair) start(ctx context.Context, at *lab.Namespace, cfg *Config,
-	hear func(*event)) (*child, error) {
-	exe := p.Exe
-	if exe == "" {
-		var err error
-		if exe, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("find this program: %w", err)
-		}
-	}
+	hear func(*event)) (c *child, err error) {
 	args := []string{ChildCommand}
 	if p.Profile != "" {
 		end := ".server"
@@ -217,77 +180,12 @@ func (p *Pair) start(ctx context.Context, at *lab.Namespace, cfg *Config,
 		}
 		args = append(args, "--cpuprofile", p.Profile+end)
 	}
-	c := &child{cmd: exec.CommandContext(ctx, exe, args...), done: make(chan struct{})}
-	c.cmd.Stderr = &c.errors
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{
-		Pdeathsig: unix.SIGKILL,
-		Setpgid:   true, // Ctrl-C is for the parent, who ends both in good order
-	}
-	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(unix.SIGTERM) }
-	c.cmd.WaitDelay = killAfter
-	in, err := c.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	c.in = in
-	if err := at.Start(c.cmd); err != nil {
-		return nil, fmt.Errorf("start %s in %s: %w", exe, at.Name, err)
-	}
-	go c.listen(out, hear)
-	b, err := json.Marshal(cfg)
-	if err == nil {
-		_, err = in.Write(append(b, '\n'))
-	}
-	if err != nil {
-		c.end()
-		return nil, fmt.Errorf("configure the end in %s: %w", at.Name, err)
-	}
-	return c, nil
-}
-
-func (c *child) listen(out io.Reader, hear func(*event)) {
-	defer close(c.done)
-	dec := json.NewDecoder(out)
-	for {
-		var e event
-		if dec.Decode(&e) != nil {
-			break
-		}
+	c = &child{}
+	c.End, err = ends.Start(ctx, at, p.Exe, args, cfg, func(e *event) {
 		if e.Error != "" {
 			c.text, c.told = e.Error, e.Gone
 		}
-		hear(&e)
-	}
-	_, _ = io.Copy(io.Discard, out)
-	c.err = c.cmd.Wait()
-}
-
-// end ends the process if it still runs, and waits until it is gone.
-func (c *child) end() {
-	_ = c.in.Close()
-	select {
-	case <-c.done:
-		return
-	case <-time.After(killAfter):
-	}
-	_ = c.cmd.Process.Kill()
-	<-c.done
-}
-
-// fault says why the process failed, nil if it did not. It is called when done.
-func (c *child) fault(name string) error {
-	switch said := strings.TrimSpace(c.errors.String()); {
-	case c.text != "":
-		return fmt.Errorf("%s: %s", name, c.text)
-	case c.err == nil:
-		return nil
-	case said != "":
-		return fmt.Errorf("%s: %s", name, strings.TrimPrefix(said, "roxie: "))
-	default:
-		return fmt.Errorf("%s ended without a result: %w", name, c.err)
-	}
+		hear(e)
+	})
+	return c, err
 }

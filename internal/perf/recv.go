@@ -17,7 +17,7 @@ func (r *run) prepareRecvs() {
 	case t.Op == Send && (passive || t.Latency || r.duplex):
 		r.recvs = r.cfg.recvDepth(&r.layout)
 	case r.lap && r.cfg.Transport == UC && passive:
-		r.recvs = int(r.slots) + controlSlots // WRITEs with immediate data take one as well
+		r.recvs = r.cfg.controlRecvs(&r.layout)
 	case r.lap || r.paced && !passive:
 		r.recvs = controlSlots
 	}
@@ -68,7 +68,7 @@ func (r *run) postRecvs(c *conn, n uint64) error {
 // buffer is where the receive posted as the n-th of a QP puts what arrives.
 func (r *run) buffer(c *conn, n uint64) (at int, length uint32) {
 	if r.control {
-		return r.plan.controlAt(c.index) + int(n%controlSlots)*controlSize, controlSize
+		return r.plan.controlAt(c.index) + int(n%uint64(r.plan.controls))*controlSize, controlSize
 	}
 	slot := int(n & (r.slots - 1))
 	return r.plan.ringAt(c.index) + slot*r.stride, uint32(r.offset + r.size)
@@ -84,11 +84,8 @@ func (r *run) received(c *conn, wc *verbs.WC, at int) error {
 	}
 	n := c.arrived
 	if r.imm {
-		n = c.checked&^0xffffffff | uint64(wc.Imm)
-		if n < c.checked {
-			n += 1 << 32
-		}
-		c.checked = n + 1
+		n = nearest(c.checked, wc.Imm)
+		c.checked = max(c.checked, n+1)
 	}
 	c.arrived++
 	if r.lap {
@@ -114,6 +111,9 @@ func (r *run) received(c *conn, wc *verbs.WC, at int) error {
 	return nil
 }
 
+// nearest is the number with these low 32 bits that is nearest to another one.
+func nearest(to uint64, low uint32) uint64 { return to + uint64(int64(int32(low-uint32(to)))) }
+
 // controlArrived takes a control message of a verified test: at the passive end, that so many
 // messages have been written; at the active one, that so many were checked.
 func (r *run) controlArrived(c *conn, at int) error {
@@ -126,11 +126,30 @@ func (r *run) controlArrived(c *conn, at int) error {
 		if count > c.checked+r.slots {
 			return errors.New("the other end overwrites messages before they were checked")
 		}
-		for ; c.checked < count; c.checked++ {
-			r.check.check(r.slot(c, c.checked), c.index, c.checked, r.slots)
-			c.arrived++
+		if c.checked < count {
+			c.due = max(c.due, count)
+			return nil
 		}
 	}
 	c.checked = max(c.checked, count)
 	return r.postControl(c, idAck, c.checked)
+}
+
+// compare compares a bite of what has come, and answers when all of that is compared.
+func (r *run) compare(c *conn) error {
+	end := min(c.due, c.checked+uint64(r.bite))
+	for ; c.checked < end; c.checked++ {
+		if got := r.slot(c, c.checked); r.cfg.Test.Op == Atomic {
+			r.check.checkValue(binary.NativeEndian.Uint64(got), c.checked, c.index)
+		} else {
+			r.check.check(got, c.index, c.checked, r.slots)
+		}
+	}
+	if r.lap {
+		c.arrived = c.checked
+		if c.checked == c.due {
+			return r.postControl(c, idAck, c.checked)
+		}
+	}
+	return nil
 }

@@ -160,11 +160,16 @@ func (r *run) passive() error {
 	return r.serve()
 }
 
-// onThread runs the loop, in caller mode on the CPU that was asked for: there it is what moves the
-// packets. Only then has it a thread of its own: a goroutine locked to a thread pays for each yield
-// with a change of threads, and CQ.Poll yields when it finds nothing for a while.
+// onThread runs the loop, in caller mode on a thread of its own and on the CPU that was asked for: there
+// it is what moves the packets. Without, it would change threads whenever other goroutines have a turn,
+// and end up on the CPU of the other end now and then.
 func onThread(cfg Config, loop func() error) error {
-	if cfg.CPU < 0 || cfg.Progress != Caller {
+	if cfg.Progress != Caller {
+		return loop()
+	}
+	if cfg.CPU < 0 {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		return loop()
 	}
 	done := make(chan error, 1)

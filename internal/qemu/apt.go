@@ -63,9 +63,30 @@ func (a *apt) update(ctx context.Context) error {
 	return err
 }
 
-// resolve finds the kernel and the packages and libraries that the image needs.
-func (a *apt) resolve(ctx context.Context) (kernel deb, all []deb, err error) {
-	for _, meta := range []string{kernelPackage, otherKernel} {
+// get fetches what the image needs and unpacks it into root. The lists of packages may be missing or
+// older than the archive: before it is content with another kernel than it wants, or gives up, it has them
+// fetched anew.
+func (a *apt) get(ctx context.Context, root string) (kernel deb, all []deb, err error) {
+	if kernel, all, err = a.try(ctx, root, kernelPackage); err == nil {
+		return kernel, all, nil
+	}
+	if upErr := a.update(ctx); upErr != nil {
+		return kernel, nil, errors.Join(err, upErr)
+	}
+	return a.try(ctx, root, kernelPackage, otherKernel)
+}
+
+func (a *apt) try(ctx context.Context, root string, kernels ...string) (kernel deb, all []deb, err error) {
+	if kernel, all, err = a.resolve(ctx, kernels); err != nil {
+		return kernel, nil, err
+	}
+	a.log("download %s and %d packages", kernel.name, len(all))
+	return kernel, all, a.fetch(ctx, append(slices.Clip(all), kernel), root)
+}
+
+// resolve finds the first kernel that there is, and the packages and libraries that the image needs.
+func (a *apt) resolve(ctx context.Context, kernels []string) (kernel deb, all []deb, err error) {
+	for _, meta := range kernels {
 		if kernel, err = a.kernelOf(ctx, meta); err == nil {
 			break
 		}

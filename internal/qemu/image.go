@@ -134,23 +134,9 @@ func build(ctx context.Context, dir string, log func(string, ...any)) error {
 		return err
 	}
 	a := &apt{dir: tmp, log: log}
-	kernel, debs, err := a.resolve(ctx)
-	if err == nil {
-		log("download %s and %d packages", kernel.name, len(debs))
-		err = a.fetch(ctx, append(debs, kernel), root)
-	}
+	kernel, debs, err := a.get(ctx, root)
 	if err != nil {
-		// The lists of packages may be missing, or older than the archive.
-		if upErr := a.update(ctx); upErr != nil {
-			return errors.Join(err, upErr)
-		}
-		if kernel, debs, err = a.resolve(ctx); err != nil {
-			return err
-		}
-		log("download %s and %d packages", kernel.name, len(debs))
-		if err = a.fetch(ctx, append(debs, kernel), root); err != nil {
-			return err
-		}
+		return err
 	}
 	v := versions{strings.TrimPrefix(kernel.name, "linux-image-"), map[string]string{}}
 	for _, d := range append(debs, kernel) {

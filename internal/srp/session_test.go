@@ -164,7 +164,7 @@ func TestWrongData(t *testing.T) {
 // TestDiskInUse: a disk that holds something is left alone.
 func TestDiskInUse(t *testing.T) {
 	r := newRig(t, ramdisk.Config{Blocks: 8 << 11}, patient)
-	r.disk.Bytes()[700*512] = 1
+	r.disk.Poke(700*512, 1)
 	_, err := srp.Run(within(t, patience), r.dev, r.m, r.target, srp.LoadConfig{Count: 1})
 	if err == nil || !strings.Contains(err.Error(), "block 700 of the disk is not empty") {
 		t.Fatal(err)

@@ -191,16 +191,5 @@ func onRoxie() (out []keyrules.Outcome, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	var ends [2]*verbs.Context
-	for i, n := range []*lab.Namespace{l.A, l.B} {
-		err := n.DoErr(func() (err error) {
-			ends[i], err = verbs.Open(n.Interface, nil)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		defer ends[i].Close()
-	}
-	return keyrules.Run(ends[0], ends[1])
+	return keyrules.RunLab(l)
 }

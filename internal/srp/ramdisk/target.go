@@ -74,6 +74,13 @@ func New(dev *verbs.Context, m *cm.Manager, cfg Config) (*Target, error) {
 // Bytes is the disk. Nobody writes to it after Serve.
 func (t *Target) Bytes() []byte { return t.mem }
 
+// Poke writes to the disk behind its initiators' backs, while no command moves data.
+func (t *Target) Poke(at int, b ...byte) {
+	t.lock.Lock()
+	defer t.lock.Unlock()
+	copy(t.mem[at:], b)
+}
+
 // Serve takes logins until ctx ends, and ends all channels then.
 func (t *Target) Serve(ctx context.Context) error {
 	defer t.wg.Wait()
