@@ -41,17 +41,18 @@ const answerTime = 20 * time.Millisecond
 
 // examine checks the captures of a cell.
 func examine(ctx context.Context, roxie string, rec *recorded, c *scenario) (f findings, err error) {
+	look := *rec
 	if c.single { // roxie was killed, and its capture is cut off
-		rec.roxie = rec.guest
+		look.roxie = rec.guest
 	}
-	linux, ours, err := rec.read(&f)
+	linux, ours, err := look.read(&f)
 	if err != nil {
 		return f, err
 	}
 	return f, errors.Join(
 		f.judge(linux, ours, c),
 		tshark(ctx, linux, ours),
-		decode(ctx, roxie, rec.guest, rec.roxie))
+		decode(ctx, roxie, look.guest, look.roxie))
 }
 
 // judge checks packets against each other and against what should be.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"os/exec"
 	"slices"
@@ -228,5 +229,30 @@ func TestTshark(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "fault with 1 packets") {
 			t.Errorf("a planted fault: %v", err)
 		}
+	}
+}
+
+// TestCutCapture: the capture of a roxie that was killed is read from the guest's, and removed with it.
+func TestCutCapture(t *testing.T) {
+	if _, err := exec.LookPath("tshark"); err != nil || os.Getuid() != 0 {
+		t.Skip("needs tshark, and root for a priority")
+	}
+	dir := t.TempDir()
+	rec := &recorded{guest: dir + "/linux.pcap", roxie: dir + "/roxie.pcapng"}
+	whole, err := os.ReadFile("testdata/linux.pcap")
+	if err == nil {
+		err = errors.Join(os.WriteFile(rec.guest, whole, 0o600), os.WriteFile(rec.roxie, whole[:99], 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := goodCell()
+	s.single, s.rough = true, true
+	var o Outcome
+	if o.judge(t.Context(), "true", s, rec, nil, false); !o.OK {
+		t.Error(o.Reason)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("captures left: %v (%v)", left, err)
 	}
 }

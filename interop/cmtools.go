@@ -409,10 +409,17 @@ func igmpForm(group netip.Addr) string {
 
 // yielding is a script that runs a program, given as its arguments, on one processor together with
 // the kernel's unbound work queues, and behind them: what the program gives rxe to do is done before
-// the program goes on.
+// the program goes on. However nice it is, it would not be preempted at once by all that wakes up; what
+// is in an idle group is.
 const yielding = `
 echo 1 >/sys/devices/virtual/workqueue/cpumask
-exec taskset 1 setsid sh -ec 'echo 19 >/proc/self/autogroup; exec "$@"' sh "$@"
+mkdir -p /tmp/groups
+mountpoint -q /tmp/groups || mount -t cgroup2 none /tmp/groups
+echo +cpu >/tmp/groups/cgroup.subtree_control
+mkdir -p /tmp/groups/idle
+echo 1 >/tmp/groups/idle/cpu.idle
+echo $$ >/tmp/groups/idle/cgroup.procs
+exec taskset 1 "$@"
 `
 
 // unyielding undoes that.

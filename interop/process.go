@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -22,8 +23,7 @@ type process struct {
 	err  error
 	out  output
 	end  context.CancelFunc
-	// abort, of a program here, sends SIGKILL
-	abort func()
+	proc *os.Process // of a program here
 }
 
 // output gathers what a program writes.
@@ -62,9 +62,9 @@ func (r *rig) here(ctx context.Context, argv ...string) (*process, error) {
 		cancel()
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
-	p.abort = func() { _ = c.Process.Kill() }
+	p.proc = c.Process
 	if err := qemu.SetPriority(c.Process.Pid, priority); err != nil {
-		p.abort()
+		_ = c.Process.Kill()
 		_ = c.Wait()
 		cancel()
 		return nil, err
@@ -132,8 +132,8 @@ func (p *process) failure(err error) error {
 
 // kill ends a program as a crash would.
 func (p *process) kill() {
-	if p.abort != nil {
-		p.abort()
+	if p.proc != nil {
+		_ = p.proc.Kill()
 	}
 	<-p.done
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // scenario is a cell and how it is run: a combination of the dimensions, or a situation.
@@ -168,9 +171,45 @@ func rnrScenarios() []*scenario {
 	one := []string{"-r", "1"}
 	return []*scenario{
 		{Cell: base("ib_send_bw", "client", "RC", "rnr"), play: stock(one, nil), judge: judge, rough: true},
-		{Cell: base("ib_send_bw", "server", "RC", "rnr"), play: stock(nil, one), judge: judge, rough: true},
+		{Cell: base("ib_send_bw", "server", "RC", "rnr"), play: lateReceiver, judge: judge, rough: true},
 	}
 }
+
+// lateReceiver has roxie stand still while messages come for its one receive: when it goes on, the
+// first takes that, and those behind it find none. Then all goes on.
+func lateReceiver(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
+	// What comes meanwhile has to fit into roxie's ring, even twice.
+	server, client, err := s.serveEndless(ctx, r, []string{"-t", "32"}, []string{"-r", "1", "--pcap", at.pcap})
+	if err != nil {
+		return "", err
+	}
+	defer server.stop()
+	defer client.stop()
+	if err := server.proc.Signal(unix.SIGSTOP); err != nil {
+		return "", err
+	}
+	came := r.grows(ctx, "sent_pkts", 8)
+	refused, err := r.counter(ctx, rnrCounter)
+	if err := errors.Join(came, err, server.proc.Signal(unix.SIGCONT)); err != nil {
+		return "", err
+	}
+	err = until(ctx, "an RNR NAK", func() (bool, error) {
+		n, err := r.counter(ctx, rnrCounter)
+		return n > refused, err
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := r.flowing(ctx, server); err != nil {
+		return "", err
+	}
+	client.stop() // SIGKILL
+	_, err = server.notices()
+	return "", err
+}
+
+// rnrCounter counts the RNR NAKs that rxe has got.
+const rnrCounter = "rcvd_rnr_err"
 
 // deathScenarios kill one end in the middle.
 func deathScenarios() []*scenario {
@@ -219,28 +258,42 @@ func killServerThere(ctx context.Context, s *scenario, r *rig, at *place) (strin
 // killClientThere kills the stock client once data flows. The server, which only receives, learns of
 // it by the end of their TCP connection.
 func killClientThere(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
-	theirs, ours := s.commands(r.roxie)
-	theirs = append(append(theirs, "-n", endless), s.peer(true)...)
-	ours = append(ours, "-n", endless, "--pcap", at.pcap, "--json", at.json)
-	server, err := r.here(ctx, ours...)
+	server, client, err := s.serveEndless(ctx, r, nil, []string{"--pcap", at.pcap, "--json", at.json})
 	if err != nil {
 		return "", err
 	}
 	defer server.stop()
-	err = until(ctx, "roxie to listen", func() (bool, error) { return r.ready(&s.Cell, server) })
-	if err != nil {
-		return "", err
-	}
-	client, err := r.there(ctx, theirs...)
-	if err != nil {
-		return "", err
-	}
-	defer client.stop()
-	if err := r.flowing(ctx, server); err != nil {
-		return "", err
-	}
 	client.stop() // SIGKILL
 	return server.notices()
+}
+
+// serveEndless lets roxie serve a stock client that does not end, both with more flags, until data
+// flows. The caller stops both.
+func (s *scenario) serveEndless(ctx context.Context, r *rig, moreTheirs, moreOurs []string) (
+	server, client *process, err error) {
+	theirs, ours := s.commands(r.roxie)
+	theirs = slices.Concat(theirs, []string{"-n", endless}, moreTheirs, s.peer(true))
+	server, err = r.here(ctx, slices.Concat(ours, []string{"-n", endless}, moreOurs)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			server.stop()
+		}
+	}()
+	err = until(ctx, "roxie to listen", func() (bool, error) { return r.ready(&s.Cell, server) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if client, err = r.there(ctx, theirs...); err != nil {
+		return nil, nil, err
+	}
+	if err = r.flowing(ctx, server); err != nil {
+		client.stop()
+		return nil, nil, err
+	}
+	return server, client, nil
 }
 
 // notices expects a program to find out that its peer is gone.
@@ -281,6 +334,18 @@ func (r *rig) flowing(ctx context.Context, p *process) error {
 	})
 }
 
+// grows waits until one of rxe's counters has grown by n.
+func (r *rig) grows(ctx context.Context, name string, n int) error {
+	start, err := r.counter(ctx, name)
+	if err != nil {
+		return err
+	}
+	return until(ctx, name+" to grow", func() (bool, error) {
+		now, err := r.counter(ctx, name)
+		return now > start+n, err
+	})
+}
+
 // counter is one of rxe's counters.
 func (r *rig) counter(ctx context.Context, name string) (n int, err error) {
 	out, err := r.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/"+name)
@@ -297,26 +362,12 @@ const retriesSeen = 12
 // killHere kills roxie. rxe should give up after seven retries, and does not: retry_cnt 7 means
 // "for ever" to it (rxe_comp.c: the count is only lowered "if (qp->comp.retry_cnt != 7)").
 func killHere(ctx context.Context, s *scenario, r *rig, at *place) (string, error) {
-	theirs, ours := s.commands(r.roxie)
-	theirs = append(append(theirs, "-n", endless), s.peer(true)...)
-	ours = append(ours, "-n", endless, "--pcap", at.pcap)
-	server, err := r.here(ctx, ours...)
+	server, client, err := s.serveEndless(ctx, r, nil, []string{"--pcap", at.pcap})
 	if err != nil {
 		return "", err
 	}
 	defer server.stop()
-	err = until(ctx, "roxie to listen", func() (bool, error) { return r.ready(&s.Cell, server) })
-	if err != nil {
-		return "", err
-	}
-	client, err := r.there(ctx, theirs...)
-	if err != nil {
-		return "", err
-	}
 	defer client.stop()
-	if err := r.flowing(ctx, client); err != nil {
-		return "", err
-	}
 	server.kill()
 	before, err := r.counter(ctx, "completer_retry_err")
 	if err != nil {
