@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/roxie-rdma/roxie/internal/lab"
+	"github.com/roxie-rdma/roxie/verbs"
 )
 
 // TestDest holds an address as ibv_rc_pingpong of rdma-core 44 sent it to this very text form.
@@ -159,6 +160,28 @@ func TestRun(t *testing.T) {
 					t.Errorf("%d bytes were compared, want at least %d", c.Checked, want)
 				}
 			})
+		}
+	}
+}
+
+// TestLastAckLost: a client whose messages have all been answered is through, also if the acknowledgement
+// of the last is lost and the peer has gone. A server cannot know.
+func TestLastAckLost(t *testing.T) {
+	lost := verbs.WC{WRID: sendID, Status: verbs.WCRetryExcErr}
+	flushed := verbs.WC{WRID: recvID, Status: verbs.WCWRFlushErr}
+	for _, test := range []struct {
+		server string
+		recv   int
+		ok     bool
+	}{{"peer", 3, true}, {"peer", 2, false}, {"", 3, false}} {
+		g := &game{endpoint: &endpoint{cfg: Config{Server: test.server, Iters: 3}}, sent: 2, recv: test.recv}
+		for _, wc := range []verbs.WC{lost, flushed} {
+			if err := g.complete(&wc); (err == nil) != test.ok {
+				t.Errorf("server %q, %d received: %v", test.server, test.recv, err)
+			}
+		}
+		if test.ok && g.sent != 3 {
+			t.Errorf("%d sent", g.sent)
 		}
 	}
 }
